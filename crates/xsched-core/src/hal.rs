@@ -1,0 +1,84 @@
+//! The contract between the core and a platform: what a hardware queue must be able to do.
+//!
+//! What the core guarantees to a backend:
+//! 1. `mark` is called with numbers that grow by one per queue, never twice with the same.
+//! 2. `preempt` and `restore` of one queue are never called at the same time.
+//! 3. `preempt` is only asked for a level that `capabilities` offers.
+//! 4. Nothing is called after the queue was dropped.
+//!
+//! What a backend guarantees to the core:
+//! 1. Commands of one queue complete in the order they were launched.
+//! 2. A marker completes when everything launched on the queue before it has, and not sooner.
+//! 3. `progress` never goes back and never blocks.
+//! 4. `preempt` and `restore` may be repeated without effect.
+//! 5. A call that cannot be carried out answers with an error; it neither panics nor prints.
+//!
+//! [`crate::conformance`] checks all of this for any backend.
+
+use std::time::Duration;
+
+use crate::ids::DeviceId;
+use crate::level::{Capabilities, Level};
+use crate::time::Nanos;
+
+/// The number of a marker on its queue: 1 is the first.
+pub type Marker = u64;
+
+/// How far a queue has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The last marker that completed; 0 before the first.
+    pub marker: Marker,
+    /// When it completed by the device's clock, where the device tells. Without it the core takes the time at which
+    /// it looked.
+    pub at: Option<Nanos>,
+}
+
+/// Why the hardware did not do what it was asked to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HalError {
+    /// This queue cannot be stopped that deep; the message says what it has and why.
+    #[error(transparent)]
+    Level(#[from] crate::level::LevelError),
+    /// The driver refused.
+    #[error("{device}: {what} failed: {why}")]
+    Driver {
+        /// The device, in words.
+        device: String,
+        /// What was attempted.
+        what: &'static str,
+        /// What the driver said.
+        why: String,
+    },
+}
+
+/// One hardware queue of one device, as the core sees it.
+///
+/// Launching is not part of it: programs launch through the vendor's own functions, on their own threads; the core
+/// only needs to know how far the queue has come and how to stop it.
+pub trait HwQueue: Send + Sync {
+    /// The device the queue belongs to.
+    fn device(&self) -> DeviceId;
+
+    /// The levels the queue can be preempted at.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Asks the device to report `marker` once everything launched before this call has completed.
+    fn mark(&self, marker: Marker) -> Result<(), HalError>;
+
+    /// How far the device has come: one load, or a cheap query.
+    fn progress(&self) -> Progress;
+
+    /// Waits until `marker` has completed or the time is up; says whether it completed.
+    fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError>;
+
+    /// Waits until everything launched so far has completed.
+    fn synchronize(&self) -> Result<(), HalError>;
+
+    /// Stops what the device holds of this queue: at [`Level::Deactivate`] commands that have not begun, at
+    /// [`Level::Interrupt`] the running one too. Returns once the device has stopped.
+    fn preempt(&self, level: Level) -> Result<(), HalError>;
+
+    /// Lets the queue run on where it was stopped.
+    fn restore(&self) -> Result<(), HalError>;
+}

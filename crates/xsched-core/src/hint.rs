@@ -1,0 +1,246 @@
+//! Hints: what a task tells the policy about itself. Every value is checked once, here, where it enters.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::time::Nanos;
+
+/// Why a hint was refused. Names the field, the value and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {value} is out of range: allowed is {allowed}")]
+pub struct HintError {
+    /// Which hint.
+    pub field: &'static str,
+    /// What was given.
+    pub value: String,
+    /// What may be given.
+    pub allowed: &'static str,
+}
+
+fn refuse<T>(field: &'static str, value: impl fmt::Display, allowed: &'static str) -> Result<T, HintError> {
+    Err(HintError { field, value: value.to_string(), allowed })
+}
+
+/// Importance; bigger is more important.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Priority(i16);
+
+impl Priority {
+    /// A task that must not run at all.
+    pub const NO_EXECUTE: Self = Self(-256);
+    /// The least important.
+    pub const MIN: Self = Self(-255);
+    /// `low` on the command line.
+    pub const LOW: Self = Self(-100);
+    /// What a task has unless told otherwise.
+    pub const DEFAULT: Self = Self(0);
+    /// `high` on the command line.
+    pub const HIGH: Self = Self(100);
+    /// The most important.
+    pub const MAX: Self = Self(255);
+
+    const ALLOWED: &str = "-256 (never run) to 255, low, normal or high";
+
+    /// Checks the range.
+    pub fn new(n: i64) -> Result<Self, HintError> {
+        match i16::try_from(n) {
+            Ok(p) if (Self::NO_EXECUTE.0..=Self::MAX.0).contains(&p) => Ok(Self(p)),
+            _ => refuse("priority", n, Self::ALLOWED),
+        }
+    }
+
+    /// As a number.
+    #[must_use]
+    pub const fn get(self) -> i16 {
+        self.0
+    }
+}
+
+impl FromStr for Priority {
+    type Err = HintError;
+    fn from_str(s: &str) -> Result<Self, HintError> {
+        match s.to_ascii_lowercase().as_str() {
+            "low" => Ok(Self::LOW),
+            "normal" => Ok(Self::DEFAULT),
+            "high" => Ok(Self::HIGH),
+            other => match other.parse() {
+                Ok(n) => Self::new(n),
+                Err(_) => refuse("priority", format_args!("`{s}`"), Self::ALLOWED),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Priority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Share of a device in percent. Shares of the tasks present are weights: they need not add up to 100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Utilization(u8);
+
+impl Utilization {
+    /// What a task has unless told otherwise.
+    pub const DEFAULT: Self = Self(100);
+
+    /// Checks the range.
+    pub fn new(percent: i64) -> Result<Self, HintError> {
+        match u8::try_from(percent) {
+            Ok(p) if p <= 100 => Ok(Self(p)),
+            _ => refuse("utilization", percent, "0 to 100 (percent)"),
+        }
+    }
+
+    /// In percent.
+    #[must_use]
+    pub const fn percent(self) -> u8 {
+        self.0
+    }
+}
+
+impl Default for Utilization {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// How long a turn lasts under the policies that take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timeslice(Nanos);
+
+impl Timeslice {
+    /// What policies use unless told otherwise.
+    pub const DEFAULT: Self = Self(Nanos::from_micros(5_000));
+
+    /// Checks the range; microseconds, as in the reference interface.
+    pub fn from_micros(us: i64) -> Result<Self, HintError> {
+        match u64::try_from(us) {
+            Ok(n) if (100..=10_000_000).contains(&n) => Ok(Self(Nanos::from_micros(n))),
+            _ => refuse("timeslice", us, "100 to 10000000 (microseconds)"),
+        }
+    }
+
+    /// As a span.
+    #[must_use]
+    pub const fn get(self) -> Nanos {
+        self.0
+    }
+}
+
+impl Default for Timeslice {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// A span a task must be done in, counted from the moment it became ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Deadline(Nanos);
+
+impl Deadline {
+    /// Checks the range; microseconds. "No deadline" is the absence of this value.
+    pub fn from_micros(us: i64) -> Result<Self, HintError> {
+        match u64::try_from(us) {
+            Ok(n) if (1..=MAX_SPAN_US).contains(&n) => Ok(Self(Nanos::from_micros(n))),
+            _ => refuse("deadline", us, "1 to 86400000000 (microseconds)"),
+        }
+    }
+
+    /// As a span.
+    #[must_use]
+    pub const fn get(self) -> Nanos {
+        self.0
+    }
+}
+
+/// A day: longer spans are mistakes of unit.
+const MAX_SPAN_US: u64 = 86_400_000_000;
+
+/// How long a task can wait before it becomes critical, and its priority before and after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Laxity {
+    /// How long it can wait, counted from the moment it became ready.
+    pub span: Nanos,
+    /// Its priority until then.
+    pub lax: Priority,
+    /// Its priority afterwards.
+    pub critical: Priority,
+}
+
+impl Laxity {
+    /// Checks all three; microseconds.
+    pub fn new(span_us: i64, lax: i64, critical: i64) -> Result<Self, HintError> {
+        let span = match u64::try_from(span_us) {
+            Ok(n) if n <= MAX_SPAN_US => Nanos::from_micros(n),
+            _ => return refuse("laxity", span_us, "0 to 86400000000 (microseconds)"),
+        };
+        Ok(Self { span, lax: Priority::new(lax)?, critical: Priority::new(critical)? })
+    }
+}
+
+/// All that a policy may know about one task's wishes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// Importance.
+    pub priority: Priority,
+    /// Share of the device.
+    pub utilization: Utilization,
+    /// Span to be done in, if there is one.
+    pub deadline: Option<Deadline>,
+    /// Span to wait before becoming critical, if there is one.
+    pub laxity: Option<Laxity>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_cover_512_values_and_three_words() {
+        assert_eq!(Priority::new(-256), Ok(Priority::NO_EXECUTE));
+        assert_eq!(Priority::new(255), Ok(Priority::MAX));
+        assert_eq!("high".parse(), Ok(Priority::HIGH));
+        assert_eq!("-3".parse(), Priority::new(-3));
+    }
+
+    #[test]
+    fn refusals_name_the_field_the_value_and_the_range() {
+        for (error, expected) in [
+            (
+                Priority::new(256).unwrap_err(),
+                "priority 256 is out of range: allowed is -256 (never run) to 255, low, normal or high",
+            ),
+            (
+                "urgent".parse::<Priority>().unwrap_err(),
+                "priority `urgent` is out of range: allowed is -256 (never run) to 255, low, normal or high",
+            ),
+            (
+                Utilization::new(101).unwrap_err(),
+                "utilization 101 is out of range: allowed is 0 to 100 (percent)",
+            ),
+            (
+                Timeslice::from_micros(99).unwrap_err(),
+                "timeslice 99 is out of range: allowed is 100 to 10000000 (microseconds)",
+            ),
+            (
+                Deadline::from_micros(0).unwrap_err(),
+                "deadline 0 is out of range: allowed is 1 to 86400000000 (microseconds)",
+            ),
+            (
+                Laxity::new(-1, 0, 0).unwrap_err(),
+                "laxity -1 is out of range: allowed is 0 to 86400000000 (microseconds)",
+            ),
+        ] {
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn huge_numbers_do_not_wrap_into_the_range() {
+        assert!(Priority::new(i64::from(u16::MAX) + 1).is_err());
+        assert!(Utilization::new(256).is_err());
+        assert!(Timeslice::from_micros(i64::MIN).is_err());
+    }
+}

@@ -1,0 +1,92 @@
+//! Names for things, each its own type so that none is taken for another.
+
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $show:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, $show, self.0)
+            }
+        }
+    };
+}
+
+id!(
+    /// One scheduled task: by default all queues of one process on one device.
+    TaskId(u64), "task {}"
+);
+id!(
+    /// One XQueue.
+    QueueId(u64), "queue {:#x}"
+);
+id!(
+    /// An operating-system process.
+    ProcessId(u32), "pid {}"
+);
+
+/// What kind of accelerator a device is. Values are those of the reference interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum DeviceKind {
+    /// Not known.
+    #[default]
+    Unknown = 0,
+    /// A processor driven through an accelerator interface.
+    Cpu = 1,
+    /// A graphics processor.
+    Gpu = 2,
+    /// A neural processor.
+    Npu = 3,
+    /// A programmable gate array.
+    Fpga = 4,
+    /// A fixed-function chip.
+    Asic = 5,
+    /// A multi-channel accelerator.
+    Mca = 6,
+}
+
+/// One accelerator of this machine: its kind in the upper half, its PCI address (or another number that is unique
+/// among its kind) in the lower, as in the reference interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct DeviceId(pub u64);
+
+impl DeviceId {
+    /// Puts a device's name together.
+    #[must_use]
+    pub const fn new(kind: DeviceKind, address: u32) -> Self {
+        Self(((kind as u64) << 32) | address as u64)
+    }
+
+    /// The lower half: the PCI address or its stand-in.
+    #[must_use]
+    pub const fn address(self) -> u32 {
+        (self.0 & 0xffff_ffff) as u32
+    }
+}
+
+impl fmt::Display for DeviceId {
+    /// As people know it from `lspci`: domain, bus, device and function.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let a = self.address();
+        write!(f, "{:04x}:{:02x}:{:02x}.{}", a >> 16, (a >> 8) & 0xff, (a >> 3) & 0x1f, a & 7)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_reads_like_a_pci_address() {
+        let device = DeviceId::new(DeviceKind::Gpu, 0x0000_0030);
+        assert_eq!(device.to_string(), "0000:00:06.0");
+        assert_eq!(device.0 >> 32, 2);
+    }
+}

@@ -1,0 +1,101 @@
+//! Time as the scheduler counts it: nanoseconds of the monotonic clock, or of a simulator's virtual clock.
+
+use std::fmt;
+use std::ops::{Add, AddAssign, Sub};
+use std::time::Duration;
+
+/// A point in time or a span of time, in nanoseconds.
+///
+/// One type for both because policies and shared pages hold plain 64-bit words; subtraction saturates at zero, so
+/// that a clock read slightly out of order never becomes an enormous span.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// The beginning of time, and the empty span.
+    pub const ZERO: Self = Self(0);
+    /// Later than everything.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// A span of whole microseconds.
+    #[must_use]
+    pub const fn from_micros(us: u64) -> Self {
+        Self(us.saturating_mul(1_000))
+    }
+
+    /// A span of whole milliseconds.
+    #[must_use]
+    pub const fn from_millis(ms: u64) -> Self {
+        Self(ms.saturating_mul(1_000_000))
+    }
+
+    /// A span of whole seconds.
+    #[must_use]
+    pub const fn from_secs(s: u64) -> Self {
+        Self(s.saturating_mul(1_000_000_000))
+    }
+
+    /// Now, on the monotonic clock that all processes of the machine share.
+    #[must_use]
+    pub fn now() -> Self {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let (s, n) = (u64::try_from(t.tv_sec).unwrap_or(0), u64::try_from(t.tv_nsec).unwrap_or(0));
+        Self(s.saturating_mul(1_000_000_000).saturating_add(n))
+    }
+
+    /// In microseconds, for people and for the interfaces that count in them.
+    #[must_use]
+    pub fn as_micros_f64(self) -> f64 {
+        self.0 as f64 / 1e3
+    }
+
+    /// In seconds.
+    #[must_use]
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+}
+
+impl Add for Nanos {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Nanos {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Nanos {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl From<Duration> for Nanos {
+    fn from(d: Duration) -> Self {
+        Self(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Nanos> for Duration {
+    fn from(n: Nanos) -> Self {
+        Self::from_nanos(n.0)
+    }
+}
+
+impl fmt::Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            n if n < 1_000 => write!(f, "{n} ns"),
+            n if n < 1_000_000 => write!(f, "{:.1} us", n as f64 / 1e3),
+            n if n < 1_000_000_000 => write!(f, "{:.2} ms", n as f64 / 1e6),
+            n => write!(f, "{:.2} s", n as f64 / 1e9),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! A simulated accelerator in real time that several processes can share.
