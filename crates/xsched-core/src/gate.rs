@@ -1,0 +1,422 @@
+//! The gate in front of a queue's launches: one word that says go or stop.
+//!
+//! ```text
+//!   scheduler                        word                       the program's threads
+//!   give(Hold) ──────────► [ orders | program's own bits ] ◄──── is_free(): one load, and on
+//!   give(Free) ──────────►            │                          enter(): counted, waits while stopped
+//!                                     │                          close()/open(): the program suspends itself
+//!        is_ready() ◄──── waiting, activity ◄────────────────── "a thread is held", "there is work"
+//! ```
+//!
+//! The scheduler and the program write different bits of the same word, so that the launch path reads one word and
+//! neither can undo what the other did. A gate may lie in memory shared with the scheduler's process; neither side
+//! trusts the other to keep its bits sane, any value is understood.
+//!
+//! Two paths lead through:
+//! * **free**: nobody competes and the program does not drive the queue itself. One load, nothing written.
+//! * **counted**: everything else. The thread is counted while it is *inside*, between the gate and the end of its
+//!   launch, so that whoever closes the gate can wait until nobody is.
+//!
+//! Orders are written with two wait-free steps, never through a state that is freer than both the old and the new.
+
+use std::time::Duration;
+
+use crate::sync::{AtomicU32, AtomicU64, Futex, Ordering, fence_for_loom};
+use crate::time::Nanos;
+
+/// What the scheduler allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Nobody competes: launch and tell nobody.
+    #[default]
+    Free,
+    /// Launch, and say when work begins and ends: somebody waits for the gaps.
+    Watched,
+    /// Launch, but keep little in flight: somebody may take the place.
+    Paced,
+    /// Do not launch.
+    Hold,
+}
+
+const WATCHED: u32 = 1;
+const PACED: u32 = 1 << 1;
+const HOLD: u32 = 1 << 2;
+const ORDERS: u32 = WATCHED | PACED | HOLD;
+/// The program suspended this queue itself.
+const CLOSED: u32 = 1 << 16;
+/// The program drives this queue itself: never take the free path, so that closing can be waited for.
+const COUNTED: u32 = 1 << 17;
+/// The program wants little in flight whatever the scheduler says.
+const PACED_BY_PROGRAM: u32 = 1 << 18;
+
+impl Order {
+    const fn bits(self) -> u32 {
+        match self {
+            Self::Free => 0,
+            Self::Watched => WATCHED,
+            Self::Paced => PACED,
+            Self::Hold => HOLD,
+        }
+    }
+
+    /// Understands any word: the strictest bit counts.
+    const fn of(word: u32) -> Self {
+        if word & HOLD != 0 {
+            Self::Hold
+        } else if word & (PACED | PACED_BY_PROGRAM) != 0 {
+            Self::Paced
+        } else if word & WATCHED != 0 {
+            Self::Watched
+        } else {
+            Self::Free
+        }
+    }
+}
+
+/// How the gate reaches its scheduler, if there is one.
+pub trait Link: Send + Sync {
+    /// Something changed that the scheduler should look at. Called on a program's thread: quick, and never blocks.
+    fn ring(&self);
+
+    /// Whether the scheduler still gives signs of life. Asked only while a thread is held.
+    fn alive(&self) -> bool;
+}
+
+/// No scheduler: the program alone decides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unlinked;
+
+impl Link for Unlinked {
+    fn ring(&self) {}
+    fn alive(&self) -> bool {
+        true
+    }
+}
+
+/// How long a held thread sleeps before it asks whether the scheduler is alive.
+pub const HEARTBEAT: Duration = Duration::from_millis(50);
+
+/// The gate. Lies in the program's memory or in a page shared with the scheduler.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Gate {
+    word: Futex,
+    /// Threads between the gate and the end of their launch.
+    inside: Futex,
+    /// Threads held at the gate.
+    waiting: AtomicU32,
+    /// 0 while idle, else a number that every launch changes: see [`Gate::quiet`].
+    activity: AtomicU32,
+    /// Launches through the counted path.
+    passes: AtomicU64,
+    /// Time threads spent held, in nanoseconds.
+    held_ns: AtomicU64,
+    /// Times a thread was held.
+    holds: AtomicU64,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Gate>() == 64);
+
+/// What a gate counted, for people to look at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GateCounts {
+    /// Launches through the counted path.
+    pub passes: u64,
+    /// Times a thread was held.
+    pub holds: u64,
+    /// Time threads spent held.
+    pub held: Nanos,
+}
+
+/// The state of a queue's work at one moment, to be compared later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch(u32);
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            word: Futex::new(0),
+            inside: Futex::new(0),
+            waiting: AtomicU32::new(0),
+            activity: AtomicU32::new(0),
+            passes: AtomicU64::new(0),
+            held_ns: AtomicU64::new(0),
+            holds: AtomicU64::new(0),
+        }
+    }
+}
+
+/// The scheduler's side.
+impl Gate {
+    /// Writes an order and wakes whoever it lets through.
+    pub fn give(&self, order: Order) {
+        let (set, clear) = (order.bits(), ORDERS & !order.bits());
+        // Restrict before relaxing: between the two steps the word is at least as strict as one of the orders.
+        // Pairs with the SeqCst load in `enter`.
+        let before = self.word.word().fetch_or(set, Ordering::SeqCst);
+        let before = before | self.word.word().fetch_and(!clear, Ordering::SeqCst);
+        if before & HOLD != 0 && set & HOLD == 0 {
+            self.word.wake_all();
+        }
+    }
+
+    /// The order in force.
+    #[must_use]
+    pub fn order(&self) -> Order {
+        Order::of(self.word.word().load(Ordering::SeqCst) & ORDERS)
+    }
+
+    /// Has work that is not finished, or a thread held here.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        // SeqCst: pairs with the writes in `announce`, `quiet` and `hold_thread`, which ring after writing.
+        self.activity.load(Ordering::SeqCst) != 0 || self.waiting.load(Ordering::SeqCst) != 0
+    }
+
+    /// What happened here so far.
+    #[must_use]
+    pub fn counts(&self) -> GateCounts {
+        GateCounts {
+            passes: self.passes.load(Ordering::Relaxed),
+            holds: self.holds.load(Ordering::Relaxed),
+            held: Nanos(self.held_ns.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+/// The launch path.
+impl Gate {
+    /// Whether the launch may go on at once with nothing counted. The only cost of being scheduled while alone.
+    #[must_use]
+    #[inline]
+    pub fn is_free(&self) -> bool {
+        // Acquire: what the scheduler did before it freed us happened before our launch. Pairs with `give`.
+        self.word.word().load(Ordering::Acquire) == 0
+    }
+
+    /// Waits until launching is allowed and counts the thread as inside. Every `enter` is followed by one `leave`.
+    pub fn enter(&self, link: &dyn Link) -> Order {
+        loop {
+            // Count first, look second; `close` closes first and looks at the count second. SeqCst on both sides, so
+            // one of the two always sees the other.
+            self.inside.word().fetch_add(1, Ordering::SeqCst);
+            fence_for_loom();
+            let word = self.word.word().load(Ordering::SeqCst);
+            if word & (HOLD | CLOSED) == 0 {
+                return Order::of(word);
+            }
+            self.leave();
+            self.hold_thread(word, link);
+        }
+    }
+
+    /// The launch is over, or did not happen.
+    pub fn leave(&self) {
+        let last = self.inside.word().fetch_sub(1, Ordering::SeqCst) == 1;
+        fence_for_loom();
+        if last && self.word.word().load(Ordering::SeqCst) & CLOSED != 0 {
+            self.inside.wake_all();
+        }
+    }
+
+    /// Says that work is about to be launched. Rings on the edge from idle to ready.
+    pub fn announce(&self, link: &dyn Link) {
+        self.passes.fetch_add(1, Ordering::Relaxed);
+        let before = self.activity.fetch_add(1, Ordering::SeqCst);
+        if before == u32::MAX {
+            // The count wrapped to the value that means idle: step over it.
+            self.activity.fetch_add(1, Ordering::SeqCst);
+        }
+        if before == 0 {
+            link.ring();
+        }
+    }
+
+    /// The state of the work now. Take it before waiting for the device.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.activity.load(Ordering::SeqCst))
+    }
+
+    /// Says that everything launched before `epoch` was taken has completed. Becomes idle, and rings, unless more was
+    /// launched since. Answers whether the queue is idle now.
+    ///
+    /// The caller must have seen, after taking the epoch, that nobody is inside or that the wait covered them.
+    pub fn quiet(&self, epoch: Epoch, link: &dyn Link) -> bool {
+        if epoch.0 == 0 {
+            return self.activity.load(Ordering::SeqCst) == 0;
+        }
+        match self.activity.compare_exchange(epoch.0, 0, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => {
+                link.ring();
+                true
+            }
+            Err(activity) => activity == 0,
+        }
+    }
+
+    /// Whether some thread is between the gate and the end of its launch.
+    #[must_use]
+    pub fn is_occupied(&self) -> bool {
+        self.inside.word().load(Ordering::SeqCst) != 0
+    }
+
+    #[cold]
+    fn hold_thread(&self, mut seen: u32, link: &dyn Link) {
+        if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 && seen & HOLD != 0 {
+            link.ring();
+        }
+        self.holds.fetch_add(1, Ordering::Relaxed);
+        let since = Nanos::now();
+        // Sleeps only on a word that was itself seen to stop us.
+        while seen & (HOLD | CLOSED) != 0 {
+            self.word.wait(seen, Some(HEARTBEAT));
+            // Nobody stays suspended by a dead scheduler. The program's own suspension is another matter.
+            if seen & HOLD != 0 && !link.alive() {
+                self.give(Order::Free);
+            }
+            seen = self.word.word().load(Ordering::SeqCst);
+        }
+        self.held_ns.fetch_add((Nanos::now() - since).0, Ordering::Relaxed);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The program's own control.
+impl Gate {
+    /// From now on every launch is counted, so that closing can be waited for. For queues the program drives itself.
+    pub fn count_all(&self) {
+        self.word.word().fetch_or(COUNTED, Ordering::SeqCst);
+    }
+
+    /// Whether the program wants its own work in flight limited even when the scheduler does not ask for it.
+    pub fn pace_always(&self, pace: bool) {
+        if pace {
+            self.word.word().fetch_or(PACED_BY_PROGRAM, Ordering::SeqCst);
+        } else {
+            self.word.word().fetch_and(!PACED_BY_PROGRAM, Ordering::SeqCst);
+        }
+    }
+
+    /// Lets no new launch through. May be repeated. Threads that are inside already finish their launch: see
+    /// [`Gate::settle`].
+    pub fn close(&self) {
+        self.word.word().fetch_or(CLOSED, Ordering::SeqCst);
+        fence_for_loom();
+    }
+
+    /// Waits until nobody is inside any more, or until `give_up` says so; asked about once a millisecond.
+    pub fn settle(&self, give_up: impl Fn() -> bool) {
+        loop {
+            let inside = self.inside.word().load(Ordering::SeqCst);
+            if inside == 0 || give_up() {
+                return;
+            }
+            self.inside.wait(inside, Some(Duration::from_millis(1)));
+        }
+    }
+
+    /// Takes back [`Gate::close`] and wakes whoever waited. May be repeated.
+    pub fn open(&self) {
+        let before = self.word.word().fetch_and(!CLOSED, Ordering::SeqCst);
+        if before & CLOSED != 0 {
+            self.word.wake_all();
+        }
+    }
+
+    /// Whether the program or the scheduler stops launches.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.word.word().load(Ordering::SeqCst) & (HOLD | CLOSED) != 0
+    }
+
+    /// Whether the program itself stopped launches.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.word.word().load(Ordering::SeqCst) & CLOSED != 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[derive(Default)]
+    struct Bell {
+        rung: AtomicUsize,
+        dead: bool,
+    }
+
+    impl Link for Bell {
+        fn ring(&self) {
+            self.rung.fetch_add(1, Ordering::SeqCst);
+        }
+        fn alive(&self) -> bool {
+            !self.dead
+        }
+    }
+
+    #[test]
+    fn orders_and_the_programs_own_bits_do_not_disturb_each_other() {
+        let gate = Gate::default();
+        gate.close();
+        for order in [Order::Hold, Order::Paced, Order::Watched, Order::Free, Order::Hold, Order::Watched] {
+            gate.give(order);
+            assert_eq!(gate.order(), order);
+            assert!(gate.is_closed());
+        }
+        gate.open();
+        assert_eq!(gate.order(), Order::Watched);
+        assert!(!gate.is_stopped());
+    }
+
+    #[test]
+    fn rubbish_in_the_word_is_read_as_the_strictest_order_it_contains() {
+        assert_eq!(Order::of(u32::MAX), Order::Hold);
+        assert_eq!(Order::of(WATCHED | PACED), Order::Paced);
+        assert_eq!(Order::of(1 << 9), Order::Free);
+    }
+
+    #[test]
+    fn only_edges_ring() {
+        let (gate, bell) = (Gate::default(), Bell::default());
+        gate.announce(&bell);
+        gate.announce(&bell);
+        assert_eq!(bell.rung.load(Ordering::SeqCst), 1);
+        let epoch = gate.epoch();
+        assert!(gate.quiet(epoch, &bell));
+        assert!(gate.quiet(epoch, &bell), "said twice");
+        assert_eq!(bell.rung.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn work_launched_after_the_epoch_keeps_the_queue_ready() {
+        let (gate, bell) = (Gate::default(), Bell::default());
+        gate.announce(&bell);
+        let epoch = gate.epoch();
+        gate.announce(&bell);
+        assert!(!gate.quiet(epoch, &bell));
+        assert!(gate.is_ready());
+    }
+
+    #[test]
+    fn the_count_of_activity_never_wraps_into_idle() {
+        let (gate, bell) = (Gate::default(), Bell::default());
+        gate.activity.store(u32::MAX, Ordering::SeqCst);
+        gate.announce(&bell);
+        assert!(gate.is_ready());
+        assert_eq!(bell.rung.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn a_dead_scheduler_frees_whoever_it_held() {
+        let gate = Gate::default();
+        gate.give(Order::Hold);
+        let dead = Bell { dead: true, ..Bell::default() };
+        assert_eq!(gate.enter(&dead), Order::Free);
+        assert_eq!(gate.counts().holds, 1);
+        assert!(!gate.is_ready());
+    }
+}

@@ -1,0 +1,57 @@
+//! A reference to something that lives in memory whose owner is counted: an `Arc` of its own, or a mapped page.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Like `Arc<T>`, but the value may be part of something larger, such as a slot of a shared page.
+pub struct Shared<T: 'static> {
+    value: NonNull<T>,
+    owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl<T> Shared<T> {
+    /// Points at a value that lives inside what `owner` keeps alive.
+    ///
+    /// # Safety
+    /// `value` must stay valid for reads through `&T` for as long as `owner` (or a clone of it) lives.
+    #[must_use]
+    pub unsafe fn inside(value: NonNull<T>, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { value, owner }
+    }
+}
+
+impl<T: Send + Sync> From<Arc<T>> for Shared<T> {
+    fn from(owner: Arc<T>) -> Self {
+        Self { value: NonNull::from(&*owner), owner }
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self { value: self.value, owner: Arc::clone(&self.owner) }
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: `value` points into what `owner` keeps alive: `From` took it from that very `Arc`, and the caller
+        // of `inside` promised it.
+        unsafe { self.value.as_ref() }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+// SAFETY: a `Shared<T>` only gives out `&T` and moves its owner, so it is as sendable as `Arc<T>` is: `T` must be both.
+unsafe impl<T: Send + Sync> Send for Shared<T> {}
+// SAFETY: as above; `&Shared<T>` gives out nothing but `&T` and clones of the counted owner.
+unsafe impl<T: Send + Sync> Sync for Shared<T> {}

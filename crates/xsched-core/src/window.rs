@@ -1,0 +1,291 @@
+//! The in-flight window: how much a paced queue may have on the device at once.
+//!
+//! A fixed number of commands is either too many (16 of 5 ms) or too few (16 of 2 us), so the window is measured in
+//! time: it admits commands while the estimated work in flight fits a latency budget. The estimate comes from
+//! markers: numbers the device reports once everything before them has completed.
+//!
+//! ```text
+//!    launched ──► c c c c M1 c c c M2 c c        M2 and what follows are in flight,
+//!                 └ batch 1 ┘└ batch 2┘└ unmarked┘   M1 came back: batch 1 took so long
+//! ```
+//!
+//! A count can be set instead, for compatibility: `threshold` commands in flight, a marker every `batch_size`.
+//!
+//! This is plain state without threads, clocks or devices in it; [`crate::XQueue`] brings those.
+
+use std::collections::VecDeque;
+
+use crate::hal::{Marker, Progress};
+use crate::hint::HintError;
+use crate::time::Nanos;
+
+/// How the window is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Estimated work in flight, but at least [`Limit::MIN_COMMANDS`] commands.
+    Budget(Nanos),
+    /// Commands in flight, and commands from one marker to the next.
+    Count {
+        /// At most this many in flight.
+        threshold: u32,
+        /// A marker after this many.
+        batch_size: u32,
+    },
+}
+
+impl Limit {
+    /// One runs, one waits behind it: with fewer the device would pause between two commands.
+    pub const MIN_COMMANDS: u32 = 2;
+
+    /// A budget of time, 10 us to 10 s.
+    pub fn budget(budget: Nanos) -> Result<Self, HintError> {
+        if (Nanos::from_micros(10)..=Nanos::from_secs(10)).contains(&budget) {
+            Ok(Self::Budget(budget))
+        } else {
+            Err(HintError { field: "budget", value: budget.to_string(), allowed: "10 us to 10 s" })
+        }
+    }
+
+    /// A count of commands; `batch_size` at most `threshold`.
+    pub fn count(threshold: i64, batch_size: i64) -> Result<Self, HintError> {
+        const MOST: u32 = 65_536;
+        let refuse = |field, value: i64, allowed| Err(HintError { field, value: value.to_string(), allowed });
+        let threshold = match u32::try_from(threshold) {
+            Ok(n) if (1..=MOST).contains(&n) => n,
+            _ => return refuse("threshold", threshold, "1 to 65536 (commands in flight)"),
+        };
+        match u32::try_from(batch_size) {
+            Ok(n) if (1..=threshold).contains(&n) => Ok(Self::Count { threshold, batch_size: n }),
+            _ => refuse("batch_size", batch_size, "1 to the threshold"),
+        }
+    }
+}
+
+impl Default for Limit {
+    fn default() -> Self {
+        Self::Budget(Nanos::from_millis(1))
+    }
+}
+
+/// Commands and the work they are estimated to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// How many.
+    pub commands: u32,
+    /// How long they take, by the estimate at the time each was admitted.
+    pub work: Nanos,
+}
+
+impl Load {
+    fn add(&mut self, other: Self) {
+        self.commands += other.commands;
+        self.work += other.work;
+    }
+
+    fn take(&mut self, other: Self) {
+        self.commands = self.commands.saturating_sub(other.commands);
+        self.work = self.work - other.work;
+    }
+}
+
+/// A place in the window. Give it back with [`Window::launched`] or [`Window::cancel`].
+#[derive(Debug)]
+#[must_use = "a reservation that is dropped is never given back"]
+pub struct Reservation(Load);
+
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    marker: Marker,
+    load: Load,
+    /// When its first command was launched.
+    began: Nanos,
+}
+
+/// The window of one queue.
+#[derive(Debug)]
+pub struct Window {
+    limit: Limit,
+    /// Length of one command; none until the first marker came back.
+    estimate: Option<Nanos>,
+    in_flight: Load,
+    /// Launched since the last marker.
+    unmarked: Load,
+    unmarked_since: Nanos,
+    outstanding: VecDeque<Batch>,
+    last_marker: Marker,
+    /// When the device was last known to turn to this queue's next batch.
+    device_free_at: Nanos,
+}
+
+/// Enough for every quarter of a window and then some; markers beyond it are not placed.
+const MOST_OUTSTANDING: usize = 64;
+/// A marker at least this often, so that the count of what is in flight stays fresh.
+const MOST_UNMARKED: u32 = 64;
+
+impl Window {
+    /// An empty window.
+    #[must_use]
+    pub fn new(limit: Limit) -> Self {
+        Self {
+            limit,
+            estimate: None,
+            in_flight: Load::default(),
+            unmarked: Load::default(),
+            unmarked_since: Nanos::ZERO,
+            outstanding: VecDeque::with_capacity(MOST_OUTSTANDING),
+            last_marker: 0,
+            device_free_at: Nanos::ZERO,
+        }
+    }
+
+    /// Measures differently from now on. What is in flight stays.
+    pub fn set_limit(&mut self, limit: Limit) {
+        self.limit = limit;
+    }
+
+    /// How it is measured.
+    #[must_use]
+    pub fn limit(&self) -> Limit {
+        self.limit
+    }
+
+    /// What is in flight, as far as is known.
+    #[must_use]
+    pub fn in_flight(&self) -> Load {
+        self.in_flight
+    }
+
+    /// How long one command is thought to take.
+    #[must_use]
+    pub fn estimate(&self) -> Option<Nanos> {
+        self.estimate
+    }
+
+    /// Admits one command if there is room.
+    pub fn reserve(&mut self) -> Option<Reservation> {
+        let next = Load { commands: 1, work: self.expected_length() };
+        let room = match self.limit {
+            Limit::Budget(budget) => {
+                self.in_flight.commands < Limit::MIN_COMMANDS || self.in_flight.work + next.work <= budget
+            }
+            Limit::Count { threshold, .. } => self.in_flight.commands < threshold,
+        };
+        room.then(|| {
+            self.in_flight.add(next);
+            Reservation(next)
+        })
+    }
+
+    /// The command was not launched after all.
+    pub fn cancel(&mut self, place: Reservation) {
+        self.in_flight.take(place.0);
+    }
+
+    /// The command has been launched. Answers whether a marker is due now.
+    pub fn launched(&mut self, place: Reservation, now: impl FnOnce() -> Nanos) -> bool {
+        if self.unmarked.commands == 0 {
+            self.unmarked_since = now();
+        }
+        self.unmarked.add(place.0);
+        let due = match self.limit {
+            // A quarter of the budget: room comes back in steps small enough to keep the device busy.
+            Limit::Budget(budget) => {
+                self.unmarked.work.0 >= budget.0 / 4 || self.unmarked.commands >= MOST_UNMARKED
+            }
+            Limit::Count { batch_size, .. } => self.unmarked.commands >= batch_size,
+        };
+        due && self.outstanding.len() < MOST_OUTSTANDING
+    }
+
+    /// Whether something was launched that no marker covers.
+    #[must_use]
+    pub fn has_unmarked(&self) -> bool {
+        self.unmarked.commands > 0
+    }
+
+    /// The next marker, covering everything launched so far. To be placed on the device before anything else is
+    /// launched on behalf of this window.
+    pub fn next_marker(&mut self) -> Marker {
+        self.last_marker += 1;
+        let load = std::mem::take(&mut self.unmarked);
+        let full = self.outstanding.len() >= MOST_OUTSTANDING;
+        match self.outstanding.back_mut() {
+            // The batch joins the newest one: its commands are given back with the later marker.
+            Some(last) if full => {
+                last.load.add(load);
+                last.marker = self.last_marker;
+            }
+            _ => self.outstanding.push_back(Batch {
+                marker: self.last_marker,
+                load,
+                began: self.unmarked_since,
+            }),
+        }
+        self.last_marker
+    }
+
+    /// The marker whose completion makes room first, if any is on its way.
+    #[must_use]
+    pub fn oldest_marker(&self) -> Option<Marker> {
+        self.outstanding.front().map(|batch| batch.marker)
+    }
+
+    /// The last marker that was placed; 0 before the first.
+    #[must_use]
+    pub fn newest_marker(&self) -> Marker {
+        self.last_marker
+    }
+
+    /// Takes note of how far the device has come. `now` stands in where the device does not tell the time.
+    pub fn observe(&mut self, progress: Progress, now: Nanos) {
+        let mut done = Load::default();
+        let mut began = None;
+        while let Some(batch) = self.outstanding.front().copied() {
+            if batch.marker > progress.marker {
+                break;
+            }
+            self.outstanding.pop_front();
+            done.add(batch.load);
+            began.get_or_insert(batch.began);
+        }
+        let Some(began) = began else { return };
+        self.in_flight.take(done);
+        let finished = progress.at.unwrap_or(now);
+        // The batch ran from when the device was free of the one before, or from its launch if that was later.
+        let span = finished - self.device_free_at.max(began);
+        self.device_free_at = finished;
+        if done.commands > 0 {
+            self.learn(Nanos(span.0 / u64::from(done.commands)));
+        }
+    }
+
+    /// Nothing ran before `now`: the queue was suspended, and the time must not count as work.
+    pub fn resumed(&mut self, now: Nanos) {
+        self.device_free_at = self.device_free_at.max(now);
+    }
+
+    /// The device no longer reports: forget what is in flight rather than wait for it for ever.
+    pub fn abandon(&mut self) {
+        self.in_flight = Load::default();
+        self.unmarked = Load::default();
+        self.outstanding.clear();
+    }
+
+    /// Up fast, down slowly: too low an estimate lets too much in flight, too high a one costs a little throughput.
+    fn learn(&mut self, sample: Nanos) {
+        self.estimate = Some(match self.estimate {
+            None => sample,
+            Some(old) if sample > old => Nanos(old.0.midpoint(sample.0)),
+            Some(old) => Nanos(old.0 - (old.0 - sample.0) / 8),
+        });
+    }
+
+    /// An unknown command might be anything: count it as half of the budget, so that two are admitted at first.
+    fn expected_length(&self) -> Nanos {
+        match (self.estimate, self.limit) {
+            (Some(estimate), _) => estimate,
+            (None, Limit::Budget(budget)) => Nanos(budget.0 / 2),
+            (None, Limit::Count { .. }) => Nanos::ZERO,
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Every interleaving of the gate, tried by loom. Run with `RUSTFLAGS="--cfg loom" cargo test -p xsched-core --release
+//! --test loom_gate`.
+#![cfg(loom)]
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use loom::thread;
+use xsched_core::{Gate, Link, Order, Unlinked};
+
+/// A program's thread launching once. Answers what it was allowed.
+fn launch(gate: &Gate, link: &dyn Link, real: impl FnOnce()) -> Order {
+    let order = gate.enter(link);
+    gate.announce(link);
+    real();
+    gate.leave();
+    order
+}
+
+#[test]
+fn a_held_thread_is_always_woken() {
+    loom::model(|| {
+        let gate = Arc::new(Gate::default());
+        gate.give(Order::Hold);
+        let held = {
+            let gate = Arc::clone(&gate);
+            thread::spawn(move || launch(&gate, &Unlinked, || {}))
+        };
+        gate.give(Order::Paced);
+        // Loom reports a deadlock here if the wake-up was lost.
+        assert_eq!(held.join().unwrap(), Order::Paced);
+    });
+}
+
+#[test]
+fn a_thread_held_by_both_is_woken_by_whoever_comes_last() {
+    loom::model(|| {
+        let gate = Arc::new(Gate::default());
+        gate.give(Order::Hold);
+        gate.close();
+        let held = {
+            let gate = Arc::clone(&gate);
+            thread::spawn(move || launch(&gate, &Unlinked, || {}))
+        };
+        let program = {
+            let gate = Arc::clone(&gate);
+            thread::spawn(move || gate.open())
+        };
+        gate.give(Order::Free);
+        program.join().unwrap();
+        held.join().unwrap();
+    });
+}
+
+#[test]
+fn nothing_is_launched_between_a_settled_close_and_the_open() {
+    loom::model(|| {
+        let gate = Arc::new(Gate::default());
+        gate.count_all();
+        let suspended = Arc::new(AtomicBool::new(false));
+        let runs = Arc::new(AtomicUsize::new(0));
+        let program = {
+            let (gate, suspended, runs) = (Arc::clone(&gate), Arc::clone(&suspended), Arc::clone(&runs));
+            thread::spawn(move || {
+                launch(&gate, &Unlinked, || {
+                    assert!(!suspended.load(Ordering::SeqCst), "launched while suspended");
+                    runs.fetch_add(1, Ordering::SeqCst);
+                });
+            })
+        };
+        gate.close();
+        gate.settle(|| false);
+        suspended.store(true, Ordering::SeqCst);
+        suspended.store(false, Ordering::SeqCst);
+        gate.open();
+        program.join().unwrap();
+        assert_eq!(runs.load(Ordering::SeqCst), 1, "launched exactly once");
+    });
+}
+
+#[test]
+fn two_queues_that_take_turns_never_run_at_once() {
+    loom::model(|| {
+        let gates = Arc::new([Gate::default(), Gate::default()]);
+        gates.iter().for_each(Gate::count_all);
+        gates[1].close();
+        let running = Arc::new(AtomicUsize::new(0));
+        let programs: Vec<_> = (0..2)
+            .map(|me| {
+                let (gates, running) = (Arc::clone(&gates), Arc::clone(&running));
+                thread::spawn(move || {
+                    launch(&gates[me], &Unlinked, || {
+                        assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "both run");
+                        running.fetch_sub(1, Ordering::SeqCst);
+                    });
+                })
+            })
+            .collect();
+        // Hand the turn over: the second begins only after the first has been stopped for certain.
+        gates[0].close();
+        gates[0].settle(|| false);
+        gates[1].open();
+        gates[1].close();
+        gates[1].settle(|| false);
+        gates[0].open();
+        // The second is let go when the first is through.
+        let mut programs = programs.into_iter();
+        programs.next().unwrap().join().unwrap();
+        gates[1].open();
+        programs.next().unwrap().join().unwrap();
+    });
+}
+
+/// The scheduler's doorbell.
+struct Bell(AtomicUsize);
+
+impl Link for Bell {
+    fn ring(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+    fn alive(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_scheduler_that_answers_the_bell_frees_whoever_is_held() {
+    loom::model(|| {
+        let gate = Arc::new(Gate::default());
+        gate.give(Order::Hold);
+        let bell = Arc::new(Bell(AtomicUsize::new(0)));
+        let program = {
+            let (gate, bell) = (Arc::clone(&gate), Arc::clone(&bell));
+            thread::spawn(move || launch(&gate, &*bell, || {}))
+        };
+        while bell.0.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        assert!(gate.is_ready(), "rung before it could be seen why");
+        gate.give(Order::Watched);
+        program.join().unwrap();
+    });
+}
+
+#[test]
+fn a_queue_is_never_called_idle_while_it_has_work() {
+    loom::model(|| {
+        let gate = Arc::new(Gate::default());
+        gate.give(Order::Watched);
+        let link = Arc::new(Bell(AtomicUsize::new(0)));
+        launch(&gate, &*link, || {});
+        // One thread has synchronised with the device; another launches meanwhile.
+        let epoch = gate.epoch();
+        let other = {
+            let (gate, link) = (Arc::clone(&gate), Arc::clone(&link));
+            thread::spawn(move || launch(&gate, &*link, || {}))
+        };
+        gate.quiet(epoch, &*link);
+        other.join().unwrap();
+        assert!(gate.is_ready(), "the second launch was forgotten");
+    });
+}

@@ -1,0 +1,164 @@
+//! The window against a model of a device that runs its commands one after the other.
+#![cfg(not(loom))]
+
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use xsched_core::{Limit, Marker, Nanos, Progress, Window};
+
+/// A device that executes commands of a given length in order and reports markers.
+#[derive(Default)]
+struct Device {
+    now: Nanos,
+    /// Completion times of commands, and of markers with their number.
+    commands: VecDeque<Nanos>,
+    markers: VecDeque<(Nanos, Marker)>,
+    reported: Progress,
+    busy_until: Nanos,
+}
+
+impl Device {
+    fn launch(&mut self, length: Nanos) {
+        self.busy_until = self.busy_until.max(self.now) + length;
+        self.commands.push_back(self.busy_until);
+    }
+
+    fn mark(&mut self, marker: Marker) {
+        self.markers.push_back((self.busy_until.max(self.now), marker));
+    }
+
+    fn advance(&mut self, to: Nanos) {
+        self.now = to;
+        self.commands.retain(|done| *done > to);
+        while let Some((at, marker)) = self.markers.front().copied().filter(|(at, _)| *at <= to) {
+            self.markers.pop_front();
+            self.reported = Progress { marker, at: Some(at) };
+        }
+    }
+}
+
+/// Launches as fast as the window admits for a while; calls `check` with the real work in flight at each launch.
+fn drive(
+    limit: Limit,
+    lengths: &[Nanos],
+    mut check: impl FnMut(&Window, &Device, Nanos),
+) -> (Window, Device) {
+    let (mut window, mut device) = (Window::new(limit), Device::default());
+    for length in lengths {
+        loop {
+            window.observe(device.reported, device.now);
+            if let Some(place) = window.reserve() {
+                device.launch(*length);
+                if window.launched(place, || device.now) {
+                    let marker = window.next_marker();
+                    device.mark(marker);
+                }
+                check(&window, &device, *length);
+                // Launching takes time too.
+                let later = device.now + Nanos(300);
+                device.advance(later);
+                break;
+            }
+            if window.oldest_marker().is_none() {
+                assert!(window.has_unmarked(), "full, yet nothing was launched");
+                let marker = window.next_marker();
+                device.mark(marker);
+            }
+            let (at, _) = *device.markers.front().expect("a full window has a marker on its way");
+            device.advance(at);
+        }
+    }
+    (window, device)
+}
+
+proptest! {
+    #[test]
+    fn estimated_work_never_exceeds_the_budget_by_more_than_one_command(
+        budget_us in 10_u64..5_000,
+        lengths in prop::collection::vec(100_u64..20_000_000, 1..300),
+    ) {
+        let budget = Nanos::from_micros(budget_us);
+        let lengths: Vec<_> = lengths.into_iter().map(Nanos).collect();
+        drive(Limit::Budget(budget), &lengths, |window, _, _| {
+            let load = window.in_flight();
+            let one = Nanos(load.work.0 / u64::from(load.commands.max(1)));
+            assert!(
+                load.work <= budget + one || load.commands <= Limit::MIN_COMMANDS,
+                "{load:?} in flight with a budget of {budget}"
+            );
+        });
+    }
+
+    #[test]
+    fn real_work_of_steady_commands_stays_within_the_budget_and_one_command(
+        budget_us in 100_u64..5_000,
+        length_ns in 1_000_u64..3_000_000,
+    ) {
+        let (budget, length) = (Nanos::from_micros(budget_us), Nanos(length_ns));
+        let mut launched = 0;
+        drive(Limit::Budget(budget), &vec![length; 2_000], |_, device, length| {
+            launched += 1;
+            let in_flight = device.commands.len() as u64;
+            let allowed = (budget + length).0.max(2 * length.0);
+            assert!(
+                launched < 50 || (in_flight.saturating_sub(1)) * length.0 <= allowed,
+                "{in_flight} commands of {length} in flight with a budget of {budget}"
+            );
+        });
+    }
+
+    #[test]
+    fn a_count_is_never_exceeded(threshold in 1_i64..64, batch in 1_i64..64, n in 1_usize..300) {
+        let limit = Limit::count(threshold, batch.min(threshold)).unwrap();
+        drive(limit, &vec![Nanos(5_000); n], |window, device, _| {
+            assert!(i64::from(window.in_flight().commands) <= threshold);
+            assert!(device.commands.len() as i64 <= threshold);
+        });
+    }
+
+    #[test]
+    fn the_device_never_waits_for_us_once_the_length_is_known(length_us in 20_u64..400) {
+        let length = Nanos::from_micros(length_us);
+        let (_, device) = drive(Limit::default(), &vec![length; 1_000], |_, _, _| {});
+        let ideal = Nanos(length.0 * 1_000);
+        prop_assert!(
+            device.busy_until.0 <= ideal.0 + ideal.0 / 50,
+            "1000 commands of {length} took {}, {ideal} would be ideal", device.busy_until
+        );
+    }
+}
+
+#[test]
+fn short_commands_fill_the_budget_instead_of_a_fixed_count() {
+    let mut most = 0;
+    drive(Limit::default(), &vec![Nanos(2_000); 5_000], |window, _, _| {
+        most = most.max(window.in_flight().commands)
+    });
+    assert!(most > 100, "only {most} commands of 2 us in flight with a budget of 1 ms");
+}
+
+#[test]
+fn time_spent_suspended_is_not_taken_for_work() {
+    let (mut window, _) = drive(Limit::default(), &vec![Nanos(50_000); 100], |_, _, _| {});
+    let before = window.estimate().unwrap();
+    let place = window.reserve().unwrap();
+    window.launched(place, || Nanos::from_secs(1));
+    let marker = window.next_marker();
+    window.resumed(Nanos::from_secs(9));
+    window.observe(Progress { marker, at: Some(Nanos::from_secs(9) + Nanos(50_000)) }, Nanos::MAX);
+    assert!(
+        window.estimate().unwrap() <= before + Nanos(1_000),
+        "{} from {before}",
+        window.estimate().unwrap()
+    );
+}
+
+#[test]
+fn limits_out_of_range_are_refused_by_name() {
+    let says = |limit: Result<Limit, xsched_core::HintError>| limit.unwrap_err().to_string();
+    assert_eq!(
+        says(Limit::count(0, 1)),
+        "threshold 0 is out of range: allowed is 1 to 65536 (commands in flight)"
+    );
+    assert_eq!(says(Limit::count(16, 17)), "batch_size 17 is out of range: allowed is 1 to the threshold");
+    assert_eq!(says(Limit::budget(Nanos(9))), "budget 9 ns is out of range: allowed is 10 us to 10 s");
+}
