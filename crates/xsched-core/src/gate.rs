@@ -133,6 +133,11 @@ pub struct GateCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch(u32);
 
+impl Epoch {
+    /// No work at all.
+    pub const IDLE: Self = Self(0);
+}
+
 impl Default for Gate {
     fn default() -> Self {
         Self {
@@ -244,7 +249,7 @@ impl Gate {
     ///
     /// The caller must have seen, after taking the epoch, that nobody is inside or that the wait covered them.
     pub fn quiet(&self, epoch: Epoch, link: &dyn Link) -> bool {
-        if epoch.0 == 0 {
+        if epoch == Epoch::IDLE {
             return self.activity.load(Ordering::SeqCst) == 0;
         }
         match self.activity.compare_exchange(epoch.0, 0, Ordering::SeqCst, Ordering::SeqCst) {

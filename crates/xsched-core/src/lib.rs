@@ -1,18 +1,30 @@
 //! The scheduling core of XSched, without a word of any vendor in it.
 
+pub mod command;
+#[cfg(any(feature = "conformance", test))]
+pub mod conformance;
 pub mod gate;
 pub mod hal;
 pub mod hint;
 pub mod ids;
+pub mod lane;
 pub mod level;
+pub mod null;
+pub mod queue;
 pub mod sync;
+pub mod task;
 pub mod time;
 pub mod window;
 
-pub use gate::{Gate, GateCounts, HEARTBEAT, Link, Order, Unlinked};
+pub use command::{Outcome, Ticket};
+pub use gate::{Epoch, Gate, GateCounts, HEARTBEAT, Link, Order, Unlinked};
 pub use hal::{HalError, HwQueue, Marker, Progress};
 pub use hint::{Deadline, HintError, Hints, Laxity, Priority, Timeslice, Utilization};
 pub use ids::{DeviceId, DeviceKind, ProcessId, QueueId, TaskId};
+pub use lane::Lane;
 pub use level::{Capabilities, Level, LevelCost, LevelError, LevelRequest};
+pub use null::NullQueue;
+pub use queue::{QueueError, QueueState, RecordedEvent, Resume, Suspend, XQueue};
+pub use task::{Task, TaskTable};
 pub use time::Nanos;
 pub use window::{Limit, Load, Window};

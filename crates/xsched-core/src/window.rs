@@ -177,11 +177,19 @@ impl Window {
     }
 
     /// The command was not launched after all.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "consuming the place keeps it from being given back twice"
+    )]
     pub fn cancel(&mut self, place: Reservation) {
         self.in_flight.take(place.0);
     }
 
     /// The command has been launched. Answers whether a marker is due now.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "consuming the place keeps it from being given back twice"
+    )]
     pub fn launched(&mut self, place: Reservation, now: impl FnOnce() -> Nanos) -> bool {
         if self.unmarked.commands == 0 {
             self.unmarked_since = now();

@@ -111,7 +111,7 @@ proptest! {
         let limit = Limit::count(threshold, batch.min(threshold)).unwrap();
         drive(limit, &vec![Nanos(5_000); n], |window, device, _| {
             assert!(i64::from(window.in_flight().commands) <= threshold);
-            assert!(device.commands.len() as i64 <= threshold);
+            assert!(device.commands.len() <= usize::try_from(threshold).unwrap());
         });
     }
 
@@ -131,7 +131,7 @@ proptest! {
 fn short_commands_fill_the_budget_instead_of_a_fixed_count() {
     let mut most = 0;
     drive(Limit::default(), &vec![Nanos(2_000); 5_000], |window, _, _| {
-        most = most.max(window.in_flight().commands)
+        most = most.max(window.in_flight().commands);
     });
     assert!(most > 100, "only {most} commands of 2 us in flight with a budget of 1 ms");
 }

@@ -1,0 +1,39 @@
+//! What being scheduled costs per launch, against calling the function directly.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use xsched_core::sync::Shared;
+use xsched_core::{Gate, LevelRequest, Limit, Nanos, NullQueue, Order, QueueId, Unlinked, XQueue};
+
+#[inline(never)]
+fn vendor_call(n: u64) -> u64 {
+    black_box(n) + 1
+}
+
+fn queue(order: Order) -> XQueue {
+    let gate = Shared::from(Arc::new(Gate::default()));
+    gate.give(order);
+    XQueue::new(QueueId(1), Arc::new(NullQueue::default()), gate, Arc::new(Unlinked), LevelRequest::Auto)
+        .expect("level 1 is always there")
+}
+
+fn gate(c: &mut Criterion) {
+    let mut group = c.benchmark_group("gate");
+    group.bench_function("direct", |b| b.iter(|| vendor_call(1)));
+    for (name, order) in [("free", Order::Free), ("watched", Order::Watched), ("paced", Order::Paced)] {
+        let queue = queue(order);
+        group.bench_function(name, |b| b.iter(|| queue.launch(|| vendor_call(1))));
+    }
+    let counted = queue(Order::Paced);
+    counted.lane().set_limit(Limit::Count { threshold: 16, batch_size: 8 });
+    group.bench_function("paced by count", |b| b.iter(|| counted.launch(|| vendor_call(1))));
+    let narrow = queue(Order::Paced);
+    narrow.lane().set_limit(Limit::Budget(Nanos::from_micros(10)));
+    group.bench_function("paced, window nearly always full", |b| b.iter(|| narrow.launch(|| vendor_call(1))));
+    group.finish();
+}
+
+criterion_group!(benches, gate);
+criterion_main!(benches);

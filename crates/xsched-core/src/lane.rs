@@ -1,0 +1,285 @@
+//! One queue's way to the device: gate, window, marker, preemption. The life of one launch is [`Lane::launch`].
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use crate::gate::{Epoch, Gate, Link, Order};
+use crate::hal::{HalError, HwQueue, Marker};
+use crate::level::{Level, LevelError, LevelRequest};
+use crate::sync::Shared;
+use crate::time::Nanos;
+use crate::window::{Limit, Reservation, Window};
+
+/// How long a thread waits for room in the window before it looks at the gate again.
+const ROOM_PATIENCE: Duration = Duration::from_millis(10);
+
+/// What launches go through on their way to one hardware queue.
+pub struct Lane {
+    hw: Arc<dyn HwQueue>,
+    gate: Shared<Gate>,
+    link: Arc<dyn Link>,
+    tail: Mutex<Tail>,
+    stop: Mutex<Stop>,
+    /// A copy of `stop.told.is_some()` that can be read without waiting for a preemption under way.
+    preempted: AtomicBool,
+}
+
+/// What was launched last, and how far the device has come with it.
+struct Tail {
+    window: Window,
+    /// A marker behind everything that had been launched in an epoch.
+    probe: Option<(Epoch, Marker)>,
+}
+
+struct Stop {
+    level: Level,
+    /// The level at which the device has been told to stop this queue.
+    told: Option<Level>,
+}
+
+impl Lane {
+    /// Puts the parts together. Fails if the device lacks the level asked for.
+    pub fn new(
+        hw: Arc<dyn HwQueue>,
+        gate: Shared<Gate>,
+        link: Arc<dyn Link>,
+        level: LevelRequest,
+    ) -> Result<Self, LevelError> {
+        let level = hw.capabilities().negotiate(level)?;
+        Ok(Self {
+            hw,
+            gate,
+            link,
+            tail: Mutex::new(Tail { window: Window::new(Limit::default()), probe: None }),
+            stop: Mutex::new(Stop { level, told: None }),
+            preempted: AtomicBool::new(false),
+        })
+    }
+
+    /// The gate, for whoever gives orders.
+    #[must_use]
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// The hardware queue at the end of the lane.
+    #[must_use]
+    pub fn hw(&self) -> &dyn HwQueue {
+        &*self.hw
+    }
+
+    /// Calls `real` on this thread, exactly once, as soon as launching is allowed.
+    #[inline]
+    pub fn launch<R>(&self, real: impl FnOnce() -> R) -> R {
+        if self.gate.is_free() {
+            return real();
+        }
+        let mut admitted = self.admit();
+        let result = real();
+        admitted.launched();
+        result
+    }
+
+    /// Waits until launching is allowed and keeps the place until the answer is dropped.
+    pub(crate) fn admit(&self) -> Admitted<'_> {
+        loop {
+            // From here on the place is given back by `Admitted`, whatever happens.
+            let paced = self.gate.enter(&*self.link) == Order::Paced;
+            let mut admitted = Admitted { lane: self, place: None };
+            if paced {
+                match self.reserve() {
+                    Ok(place) => admitted.place = Some(place),
+                    Err(marker) => {
+                        drop(admitted);
+                        self.wait_for_room(marker);
+                        continue;
+                    }
+                }
+            }
+            self.gate.announce(&*self.link);
+            return admitted;
+        }
+    }
+
+    /// Takes a place in the window, or says which marker to wait for.
+    fn reserve(&self) -> Result<Reservation, Option<Marker>> {
+        let mut tail = lock(&self.tail);
+        if let Some(place) = tail.window.reserve() {
+            return Ok(place);
+        }
+        tail.window.observe(self.hw.progress(), Nanos::now());
+        if let Some(place) = tail.window.reserve() {
+            return Ok(place);
+        }
+        if tail.window.oldest_marker().is_none() && tail.window.has_unmarked() {
+            self.place_marker(&mut tail.window);
+        }
+        Err(tail.window.oldest_marker())
+    }
+
+    fn wait_for_room(&self, marker: Option<Marker>) {
+        match marker.map(|marker| self.hw.wait(marker, ROOM_PATIENCE)) {
+            Some(Ok(_)) => {}
+            // The device cannot say how far it is: run on unpaced rather than wait for ever.
+            Some(Err(_)) => lock(&self.tail).window.abandon(),
+            // Other threads hold all places and have not launched yet.
+            None => std::thread::yield_now(),
+        }
+    }
+
+    /// Places the window's next marker on the device. Under the window's lock, so that numbers arrive in order.
+    fn place_marker(&self, window: &mut Window) -> Option<Marker> {
+        let marker = window.next_marker();
+        if self.hw.mark(marker).is_ok() {
+            Some(marker)
+        } else {
+            window.abandon();
+            None
+        }
+    }
+
+    /// Places a marker behind everything this thread has launched.
+    pub(crate) fn mark(&self) -> Option<Marker> {
+        self.place_marker(&mut lock(&self.tail).window)
+    }
+
+    /// Calls `real`, which waits for the device, and takes note if the queue is idle afterwards.
+    pub fn synchronized<R>(&self, real: impl FnOnce() -> R) -> R {
+        let epoch = self.gate.epoch();
+        // Who is inside now may launch behind the point that `real` waits for: then nothing can be said.
+        let covered = !self.gate.is_occupied();
+        let result = real();
+        if covered {
+            self.gate.quiet(epoch, &*self.link);
+        }
+        result
+    }
+
+    /// Finds out without waiting whether the queue has become idle; places a marker if none covers the work. To be
+    /// called now and then while somebody waits for this queue's gaps and the program does not synchronise.
+    pub fn poll_idle(&self) -> bool {
+        let epoch = self.gate.epoch();
+        if epoch == Epoch::IDLE {
+            return true;
+        }
+        if self.gate.is_occupied() || self.is_preempted() {
+            return false;
+        }
+        let mut tail = match self.tail.try_lock() {
+            Ok(tail) => tail,
+            Err(TryLockError::Poisoned(tail)) => tail.into_inner(),
+            // Somebody launches at this moment.
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let marker = match tail.probe {
+            Some((seen, marker)) if seen == epoch => marker,
+            _ => {
+                let Some(marker) = self.place_marker(&mut tail.window) else { return false };
+                tail.probe = Some((epoch, marker));
+                marker
+            }
+        };
+        let progress = self.hw.progress();
+        tail.window.observe(progress, Nanos::now());
+        progress.marker >= marker && self.gate.quiet(epoch, &*self.link)
+    }
+
+    /// Work may be in flight that was launched while nobody counted: call it ready until a marker shows otherwise.
+    pub fn assume_busy(&self) {
+        self.gate.announce(&*self.link);
+    }
+
+    /// How the window is measured.
+    #[must_use]
+    pub fn limit(&self) -> Limit {
+        lock(&self.tail).window.limit()
+    }
+
+    /// Measures the window differently from now on.
+    pub fn set_limit(&self, limit: Limit) {
+        lock(&self.tail).window.set_limit(limit);
+    }
+
+    /// The level in force.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        lock(&self.stop).level
+    }
+
+    /// Changes how deep this queue is stopped, also while it is.
+    pub fn set_level(&self, request: LevelRequest) -> Result<Level, HalError> {
+        let level = self.hw.capabilities().negotiate(request)?;
+        let mut stop = lock(&self.stop);
+        if stop.told.is_some_and(|told| told != level) {
+            self.tell(&mut stop, None)?;
+        }
+        stop.level = level;
+        self.follow(&mut stop)?;
+        Ok(level)
+    }
+
+    /// Whether the device holds this queue stopped.
+    #[must_use]
+    pub fn is_preempted(&self) -> bool {
+        self.preempted.load(Ordering::SeqCst)
+    }
+
+    /// Makes the device follow the gate. Called by whoever changed the gate, or saw that it had changed.
+    pub fn enforce(&self) -> Result<(), HalError> {
+        self.follow(&mut lock(&self.stop))
+    }
+
+    fn follow(&self, stop: &mut Stop) -> Result<(), HalError> {
+        // The gate alone is level 1: the device has to be told nothing.
+        let wanted = (self.gate.is_stopped() && stop.level > Level::Block).then_some(stop.level);
+        if wanted == stop.told { Ok(()) } else { self.tell(stop, wanted) }
+    }
+
+    fn tell(&self, stop: &mut Stop, wanted: Option<Level>) -> Result<(), HalError> {
+        match wanted {
+            Some(level) => self.hw.preempt(level)?,
+            None => self.hw.restore()?,
+        }
+        stop.told = wanted;
+        self.preempted.store(wanted.is_some(), Ordering::SeqCst);
+        if wanted.is_none() {
+            lock(&self.tail).window.resumed(Nanos::now());
+        }
+        Ok(())
+    }
+}
+
+/// A launch that was let through. Leaves the gate when dropped, and gives its place in the window back unless it was
+/// used.
+pub(crate) struct Admitted<'a> {
+    lane: &'a Lane,
+    place: Option<Reservation>,
+}
+
+impl Admitted<'_> {
+    /// The launch happened.
+    pub(crate) fn launched(&mut self) {
+        if let Some(place) = self.place.take() {
+            let window = &mut lock(&self.lane.tail).window;
+            if window.launched(place, Nanos::now) {
+                self.lane.place_marker(window);
+            }
+        }
+    }
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            lock(&self.lane.tail).window.cancel(place);
+        }
+        self.lane.gate.leave();
+    }
+}
+
+/// A panic in a program's callback must not take the queue with it: the state behind these locks is valid after
+/// every statement.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,64 @@
+//! The do-nothing backend: a template for new platforms, and the cheapest device there is for tests.
+//!
+//! Its commands complete the moment they are launched. It has level 1 alone, because it never holds anything that
+//! could be stopped.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::hal::{HalError, HwQueue, Marker, Progress};
+use crate::ids::DeviceId;
+use crate::level::{Capabilities, Level, LevelRequest};
+
+/// A hardware queue without hardware.
+#[derive(Debug)]
+pub struct NullQueue {
+    capabilities: Capabilities,
+    completed: AtomicU64,
+}
+
+impl Default for NullQueue {
+    fn default() -> Self {
+        Self {
+            capabilities: Capabilities::block_only("the null device", "it never holds a command"),
+            completed: AtomicU64::new(0),
+        }
+    }
+}
+
+impl HwQueue for NullQueue {
+    fn device(&self) -> DeviceId {
+        DeviceId::default()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn mark(&self, marker: Marker) -> Result<(), HalError> {
+        // Whatever was launched before is done already. Release: pairs with the Acquire in `progress`.
+        self.completed.store(marker, Ordering::Release);
+        Ok(())
+    }
+
+    fn progress(&self) -> Progress {
+        Progress { marker: self.completed.load(Ordering::Acquire), at: None }
+    }
+
+    fn wait(&self, marker: Marker, _timeout: Duration) -> Result<bool, HalError> {
+        Ok(self.progress().marker >= marker)
+    }
+
+    fn synchronize(&self) -> Result<(), HalError> {
+        Ok(())
+    }
+
+    fn preempt(&self, level: Level) -> Result<(), HalError> {
+        self.capabilities.negotiate(LevelRequest::Exactly(level))?;
+        Ok(())
+    }
+
+    fn restore(&self) -> Result<(), HalError> {
+        Ok(())
+    }
+}

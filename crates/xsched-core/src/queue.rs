@@ -1,0 +1,238 @@
+//! The XQueue: a hardware queue that can be suspended and resumed.
+//!
+//! ```text
+//!              launch, submit                          suspend
+//!     Idle ──────────────────────► Ready      Running ─────────► Suspended
+//!          ◄──────────────────────                    ◄─────────
+//!            the device is done                         resume
+//! ```
+//! The two are independent: a suspended queue with work is ready and waits. Suspending and resuming may be repeated
+//! without effect, and neither changes the order of what was launched or submitted.
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::command::{Outcome, Ticket, Worker};
+use crate::gate::{Gate, Link};
+use crate::hal::{HalError, HwQueue, Marker};
+use crate::ids::{DeviceId, QueueId};
+use crate::lane::{Lane, lock};
+use crate::level::{LevelError, LevelRequest};
+use crate::sync::Shared;
+use crate::window::Limit;
+
+/// Whether a queue has work. Values are those of the reference interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum QueueState {
+    /// Nothing launched that is not finished, and nobody waits to launch.
+    Idle = 1,
+    /// Has work that is not finished, or a thread held at the gate.
+    Ready = 2,
+}
+
+/// What to wait for when suspending.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Suspend {
+    /// Afterwards, wait for what is already on the device: when the call returns, the device has nothing of this queue.
+    pub sync_hw_queue: bool,
+    /// Before, wait for every command submitted so far.
+    pub wait_all: bool,
+    /// Before, wait until the queue is idle.
+    pub wait_idle: bool,
+}
+
+/// What to do when resuming.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resume {
+    /// Discard the submitted commands that still wait.
+    pub drop_commands: bool,
+}
+
+/// Why an operation on a queue failed.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// The hardware did not do it.
+    #[error(transparent)]
+    Hardware(#[from] HalError),
+    /// The worker for callback commands could not be started.
+    #[error("no thread for the commands of {0}: {1}")]
+    NoWorker(QueueId, std::io::Error),
+}
+
+/// A point on a queue that other queues can wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordedEvent {
+    /// Whose point it is.
+    pub queue: QueueId,
+    /// Reached when this marker of that queue completes.
+    pub marker: Marker,
+}
+
+/// A handle on a hardware queue through which it is scheduled.
+pub struct XQueue {
+    id: QueueId,
+    lane: Arc<Lane>,
+    worker: OnceLock<Worker>,
+    /// Held while the worker is started, so that there is only one.
+    starting: Mutex<()>,
+}
+
+impl XQueue {
+    /// Takes control of a hardware queue. Fails if the device lacks the level asked for.
+    pub fn new(
+        id: QueueId,
+        hw: Arc<dyn HwQueue>,
+        gate: Shared<Gate>,
+        link: Arc<dyn Link>,
+        level: LevelRequest,
+    ) -> Result<Self, LevelError> {
+        let lane = Arc::new(Lane::new(hw, gate, link, level)?);
+        Ok(Self { id, lane, worker: OnceLock::new(), starting: Mutex::new(()) })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn id(&self) -> QueueId {
+        self.id
+    }
+
+    /// The device it runs on.
+    #[must_use]
+    pub fn device(&self) -> DeviceId {
+        self.lane.hw().device()
+    }
+
+    /// Its way to the device.
+    #[must_use]
+    pub fn lane(&self) -> &Arc<Lane> {
+        &self.lane
+    }
+
+    /// Calls `real` on this thread, exactly once, as soon as the queue may launch.
+    #[inline]
+    pub fn launch<R>(&self, real: impl FnOnce() -> R) -> R {
+        self.lane.launch(real)
+    }
+
+    /// Hands over a command to be launched, in order, when it is this queue's turn.
+    pub fn submit(&self, launch: impl FnOnce() + Send + 'static) -> Result<Ticket, QueueError> {
+        let worker = match self.worker.get() {
+            Some(worker) => worker,
+            None => self.start_worker()?,
+        };
+        Ok(worker.submit(Box::new(launch)))
+    }
+
+    fn start_worker(&self) -> Result<&Worker, QueueError> {
+        let _one_at_a_time = lock(&self.starting);
+        if self.worker.get().is_none() {
+            // From now on there is somebody to wait for: every launch counts.
+            self.lane.gate().count_all();
+            let worker =
+                Worker::start(Arc::clone(&self.lane)).map_err(|e| QueueError::NoWorker(self.id, e))?;
+            let _ = self.worker.set(worker);
+        }
+        Ok(self.worker.get().expect("set above, and never taken back"))
+    }
+
+    /// Waits until a submitted command has completed on the device, or was dropped.
+    pub fn wait(&self, ticket: &Ticket) -> Result<Outcome, QueueError> {
+        match self.worker.get() {
+            Some(worker) => Ok(worker.wait(&self.lane, ticket)?),
+            // Nothing was ever submitted here: the ticket is another queue's.
+            None => Ok(Outcome::Dropped),
+        }
+    }
+
+    /// Waits until every command submitted so far has completed on the device.
+    pub fn wait_all(&self) -> Result<(), QueueError> {
+        if let Some(worker) = self.worker.get() {
+            if let Some(newest) = worker.newest() {
+                worker.wait(&self.lane, &newest)?;
+            }
+        }
+        self.lane.synchronized(|| self.lane.hw().synchronize())?;
+        Ok(())
+    }
+
+    /// Whether the queue has work.
+    #[must_use]
+    pub fn state(&self) -> QueueState {
+        let commands_wait = self.worker.get().is_some_and(|worker| !worker.is_empty());
+        if commands_wait || !self.lane.poll_idle() || self.lane.gate().is_ready() {
+            QueueState::Ready
+        } else {
+            QueueState::Idle
+        }
+    }
+
+    /// Stops new launches at once, and what the device holds as far as the level reaches. May be repeated; a queue
+    /// that is suspended already has nothing left to wait for.
+    pub fn suspend(&self, how: Suspend) -> Result<(), QueueError> {
+        let gate = self.lane.gate();
+        if gate.is_closed() {
+            return Ok(self.lane.enforce()?);
+        }
+        if how.wait_all || how.wait_idle {
+            self.wait_all()?;
+        }
+        loop {
+            gate.count_all();
+            gate.close();
+            // Once the device holds the queue stopped, what slips into it does no harm and may never come out.
+            gate.settle(|| self.lane.is_preempted());
+            if how.sync_hw_queue || how.wait_idle {
+                self.lane.synchronized(|| self.lane.hw().synchronize())?;
+            }
+            let more_came = how.wait_idle && self.worker.get().is_some_and(|worker| !worker.is_empty());
+            if !more_came {
+                break;
+            }
+            gate.open();
+            self.wait_all()?;
+        }
+        Ok(self.lane.enforce()?)
+    }
+
+    /// Lets launches go on where they were stopped. May be repeated.
+    pub fn resume(&self, how: Resume) -> Result<(), QueueError> {
+        if how.drop_commands {
+            if let Some(worker) = self.worker.get() {
+                worker.drop_pending();
+            }
+        }
+        self.lane.gate().open();
+        Ok(self.lane.enforce()?)
+    }
+
+    /// Limits what is in flight from now on, whatever the scheduler asks for; `None` leaves it to the scheduler.
+    pub fn set_limit(&self, limit: Option<Limit>) {
+        self.lane.set_limit(limit.unwrap_or_default());
+        self.lane.gate().pace_always(limit.is_some());
+    }
+
+    /// Notes a point that other queues can wait for. Nothing is noted while nobody competes: then nobody is held, and
+    /// nothing needs to be inherited.
+    #[must_use]
+    pub fn record(&self) -> Option<RecordedEvent> {
+        if self.lane.gate().is_free() {
+            return None;
+        }
+        self.lane.mark().map(|marker| RecordedEvent { queue: self.id, marker })
+    }
+
+    /// Whether a point recorded on this queue has been reached.
+    #[must_use]
+    pub fn has_reached(&self, event: RecordedEvent) -> bool {
+        event.queue == self.id && self.lane.hw().progress().marker >= event.marker
+    }
+}
+
+impl Drop for XQueue {
+    /// What was suspended is let go: a queue nobody can resume any more must not hold work for ever.
+    fn drop(&mut self) {
+        drop(self.worker.take());
+        self.lane.gate().open();
+        let _ = self.lane.enforce();
+    }
+}

@@ -1,0 +1,327 @@
+//! Tasks: what is scheduled. Groups queues, follows who is ready, and knows who waits for whom.
+//!
+//! By default all queues of a process on a device are one task, because streams of a process wait for each other: to
+//! stop one and run the other would stop both. A queue becomes a task of its own only when it is given hints of its
+//! own. Then the same trouble comes back for it:
+//!
+//! ```text
+//!    high:  ── wait(event) ── runs nothing, yet is ready, so the policy runs it and nobody else
+//!    low:   ── ... record(event)   never gets that far
+//! ```
+//!
+//! so whoever a running task waits for inherits its right to run ([`TaskTable::inherit`]), and so on along the chain.
+//! It is the right to run that is inherited, not the number: that ends the deadlock under every policy, whether it
+//! goes by priority, deadline or share.
+
+use std::collections::HashMap;
+
+use crate::hint::Hints;
+use crate::ids::{DeviceId, ProcessId, QueueId, TaskId};
+use crate::time::Nanos;
+
+/// One scheduled task.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Task {
+    /// Its name, never used again for another.
+    pub id: TaskId,
+    /// Whose it is.
+    pub process: ProcessId,
+    /// Where it runs.
+    pub device: DeviceId,
+    /// Its wishes.
+    pub hints: Hints,
+    /// Made for one queue that has hints of its own.
+    pub own: bool,
+    /// Some queue of it has work.
+    pub ready: bool,
+    /// Since when.
+    pub ready_since: Nanos,
+    /// Device time it has had.
+    pub used: Nanos,
+    queues: u32,
+    ready_queues: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Member {
+    task: TaskId,
+    process: ProcessId,
+    device: DeviceId,
+    ready: bool,
+    waits_for: Vec<QueueId>,
+}
+
+/// All tasks a scheduler knows, in the order of device and id.
+#[derive(Debug, Default)]
+pub struct TaskTable {
+    tasks: Vec<Task>,
+    members: HashMap<QueueId, Member>,
+    last_id: u64,
+    /// Queues that wait for others. Zero nearly always, and then inheritance costs nothing.
+    waiters: usize,
+}
+
+impl TaskTable {
+    /// The tasks, by device and then by id.
+    #[must_use]
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    /// The task of a queue.
+    #[must_use]
+    pub fn task_of(&self, queue: QueueId) -> Option<TaskId> {
+        self.members.get(&queue).map(|member| member.task)
+    }
+
+    /// Where a task stands in [`TaskTable::tasks`].
+    #[must_use]
+    pub fn position(&self, task: TaskId) -> Option<usize> {
+        // Sorted by device first, so the id alone cannot be searched for by halving.
+        self.tasks.iter().position(|t| t.id == task)
+    }
+
+    /// Takes in a queue. It joins its process's task on that device; the first one brings that task's hints.
+    pub fn add_queue(
+        &mut self,
+        queue: QueueId,
+        process: ProcessId,
+        device: DeviceId,
+        hints: Hints,
+    ) -> TaskId {
+        let shared =
+            self.tasks.iter().find(|t| !t.own && t.process == process && t.device == device).map(|t| t.id);
+        let task = shared.unwrap_or_else(|| self.make_task(process, device, hints, false));
+        let member = Member { task, process, device, ready: false, waits_for: Vec::new() };
+        if self.members.insert(queue, member).is_none() {
+            self.with_task(task, |t| t.queues += 1);
+        }
+        task
+    }
+
+    /// Gives a queue hints of its own, and with them a task of its own.
+    pub fn give_own_hints(&mut self, queue: QueueId, hints: Hints, now: Nanos) -> Option<TaskId> {
+        let member = self.members.get(&queue)?.clone();
+        if self.tasks.iter().any(|t| t.id == member.task && t.own) {
+            self.set_hints(member.task, hints);
+            return Some(member.task);
+        }
+        let task = self.make_task(member.process, member.device, hints, true);
+        self.leave_task(&member);
+        self.with_task(task, |t| t.queues = 1);
+        self.members.insert(queue, Member { task, ready: false, ..member.clone() });
+        self.set_ready(queue, member.ready, now);
+        Some(task)
+    }
+
+    /// Changes a task's hints.
+    pub fn set_hints(&mut self, task: TaskId, hints: Hints) {
+        self.with_task(task, |t| t.hints = hints);
+    }
+
+    /// A queue is gone, and its task with it if it was the last.
+    pub fn remove_queue(&mut self, queue: QueueId) {
+        if let Some(member) = self.members.remove(&queue) {
+            self.waiters -= usize::from(!member.waits_for.is_empty());
+            self.leave_task(&member);
+        }
+    }
+
+    /// A queue has work, or has none any more. Answers whether its task changed state.
+    pub fn set_ready(&mut self, queue: QueueId, ready: bool, now: Nanos) -> bool {
+        let Some(member) = self.members.get_mut(&queue).filter(|member| member.ready != ready) else {
+            return false;
+        };
+        member.ready = ready;
+        let task = member.task;
+        let mut changed = false;
+        self.with_task(task, |t| {
+            if ready {
+                t.ready_queues += 1;
+            } else {
+                t.ready_queues -= 1;
+            }
+            changed = t.ready != (t.ready_queues > 0);
+            t.ready = t.ready_queues > 0;
+            if changed && t.ready {
+                t.ready_since = now;
+            }
+        });
+        changed
+    }
+
+    /// Says which queues a queue waits for, replacing what was said before.
+    pub fn set_waits(&mut self, queue: QueueId, waits_for: &[QueueId]) {
+        if let Some(member) = self.members.get_mut(&queue) {
+            self.waiters -= usize::from(!member.waits_for.is_empty());
+            member.waits_for.clear();
+            member.waits_for.extend(waits_for.iter().filter(|other| **other != queue));
+            self.waiters += usize::from(!member.waits_for.is_empty());
+        }
+    }
+
+    /// Adds to the device time a task has had.
+    pub fn charge(&mut self, index: usize, span: Nanos) {
+        if let Some(task) = self.tasks.get_mut(index) {
+            task.used += span;
+        }
+    }
+
+    /// Extends the right to run to whom the running tasks wait for. `runs` is in the order of [`TaskTable::tasks`].
+    pub fn inherit(&self, runs: &mut [bool]) {
+        if self.waiters == 0 {
+            return;
+        }
+        let place = |task| self.position(task);
+        let edges: Vec<(usize, usize)> = self
+            .members
+            .values()
+            .filter(|waiter| waiter.ready)
+            .flat_map(|waiter| waiter.waits_for.iter().map(move |holder| (waiter.task, holder)))
+            .filter_map(|(waiter, holder)| Some((place(waiter)?, place(self.members.get(holder)?.task)?)))
+            .collect();
+        // Each round reaches one link further; a chain has no more links than there are tasks.
+        for _ in 0..self.tasks.len() {
+            let mut grew = false;
+            for (waiter, holder) in &edges {
+                if runs[*waiter] && !runs[*holder] {
+                    runs[*holder] = true;
+                    grew = true;
+                }
+            }
+            if !grew {
+                break;
+            }
+        }
+    }
+
+    fn make_task(&mut self, process: ProcessId, device: DeviceId, hints: Hints, own: bool) -> TaskId {
+        self.last_id += 1;
+        let id = TaskId(self.last_id);
+        let task = Task {
+            id,
+            process,
+            device,
+            hints,
+            own,
+            ready: false,
+            ready_since: Nanos::ZERO,
+            used: Nanos::ZERO,
+            queues: 0,
+            ready_queues: 0,
+        };
+        let place = self.tasks.partition_point(|t| (t.device, t.id) < (device, id));
+        self.tasks.insert(place, task);
+        id
+    }
+
+    fn leave_task(&mut self, member: &Member) {
+        let mut empty = false;
+        self.with_task(member.task, |t| {
+            t.queues -= 1;
+            t.ready_queues -= u32::from(member.ready);
+            t.ready = t.ready_queues > 0;
+            empty = t.queues == 0;
+        });
+        if empty {
+            self.tasks.retain(|t| t.id != member.task);
+        }
+    }
+
+    fn with_task(&mut self, task: TaskId, change: impl FnOnce(&mut Task)) {
+        if let Some(task) = self.tasks.iter_mut().find(|t| t.id == task) {
+            change(task);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hint::Priority;
+
+    const DEVICE: DeviceId = DeviceId(1);
+
+    fn hints(priority: i64) -> Hints {
+        Hints { priority: Priority::new(priority).unwrap(), ..Hints::default() }
+    }
+
+    fn table_with(queues: &[(u64, u32)]) -> TaskTable {
+        let mut table = TaskTable::default();
+        for (queue, process) in queues {
+            table.add_queue(QueueId(*queue), ProcessId(*process), DEVICE, hints(0));
+        }
+        table
+    }
+
+    #[test]
+    fn queues_of_a_process_on_a_device_are_one_task() {
+        let mut table = table_with(&[(1, 7), (2, 7), (3, 8)]);
+        let elsewhere = table.add_queue(QueueId(4), ProcessId(7), DeviceId(2), hints(0));
+        assert_eq!(table.tasks().len(), 3);
+        assert_eq!(table.task_of(QueueId(1)), table.task_of(QueueId(2)));
+        assert_ne!(table.task_of(QueueId(1)), Some(elsewhere));
+    }
+
+    #[test]
+    fn a_task_is_ready_while_one_of_its_queues_is() {
+        let mut table = table_with(&[(1, 7), (2, 7)]);
+        assert!(table.set_ready(QueueId(1), true, Nanos(5)));
+        assert!(!table.set_ready(QueueId(2), true, Nanos(6)), "it was ready before");
+        assert!(!table.set_ready(QueueId(1), false, Nanos(7)), "the other still is");
+        assert_eq!(table.tasks()[0].ready_since, Nanos(5));
+        assert!(table.set_ready(QueueId(2), false, Nanos(8)));
+        assert!(!table.tasks()[0].ready);
+    }
+
+    #[test]
+    fn a_queue_with_its_own_hints_leaves_and_takes_its_readiness_along() {
+        let mut table = table_with(&[(1, 7), (2, 7)]);
+        table.set_ready(QueueId(2), true, Nanos(5));
+        let own = table.give_own_hints(QueueId(2), hints(9), Nanos(6)).unwrap();
+        let ready: Vec<_> = table.tasks().iter().map(|t| (t.id == own, t.ready)).collect();
+        assert_eq!(ready, [(false, false), (true, true)]);
+        assert_eq!(table.give_own_hints(QueueId(2), hints(3), Nanos(7)), Some(own), "once is enough");
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_task_whose_last_queue_is_gone() {
+        let mut table = table_with(&[(1, 7), (2, 7)]);
+        table.set_ready(QueueId(1), true, Nanos(5));
+        table.set_waits(QueueId(1), &[QueueId(2)]);
+        table.remove_queue(QueueId(1));
+        assert!(!table.tasks()[0].ready);
+        table.remove_queue(QueueId(2));
+        assert!(table.tasks().is_empty());
+        assert_eq!((table.members.len(), table.waiters), (0, 0));
+    }
+
+    #[test]
+    fn the_right_to_run_is_inherited_along_a_chain_and_around_a_circle() {
+        let mut table = table_with(&[(1, 1), (2, 2), (3, 3), (4, 4)]);
+        for queue in 1..=4 {
+            table.set_ready(QueueId(queue), true, Nanos::ZERO);
+        }
+        table.set_waits(QueueId(1), &[QueueId(2)]);
+        table.set_waits(QueueId(2), &[QueueId(3)]);
+        table.set_waits(QueueId(3), &[QueueId(1)]);
+        let mut runs = [true, false, false, false];
+        table.inherit(&mut runs);
+        assert_eq!(runs, [true, true, true, false]);
+        // What nobody who runs waits for stays where it is.
+        let mut runs = [false, false, false, true];
+        table.inherit(&mut runs);
+        assert_eq!(runs, [false, false, false, true]);
+    }
+
+    #[test]
+    fn tasks_stay_in_the_order_of_device_and_id() {
+        let mut table = TaskTable::default();
+        for n in [3, 1, 2, 1, 3] {
+            let queue = QueueId(table.members.len() as u64);
+            table.add_queue(queue, ProcessId(u32::try_from(queue.0).unwrap()), DeviceId(n), hints(0));
+        }
+        let order: Vec<_> = table.tasks().iter().map(|t| (t.device, t.id)).collect();
+        assert!(order.is_sorted(), "{order:?}");
+    }
+}
