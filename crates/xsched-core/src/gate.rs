@@ -105,10 +105,8 @@ pub struct Gate {
     inside: Futex,
     /// Threads held at the gate.
     waiting: AtomicU32,
-    /// 0 while idle, else a number that every launch changes: see [`Gate::quiet`].
-    activity: AtomicU32,
-    /// Launches through the counted path.
-    passes: AtomicU64,
+    /// Twice the launches through the counted path, plus one while there is work: see [`Gate::quiet`].
+    activity: AtomicU64,
     /// Time threads spent held, in nanoseconds.
     held_ns: AtomicU64,
     /// Times a thread was held.
@@ -129,13 +127,19 @@ pub struct GateCounts {
     pub held: Nanos,
 }
 
-/// The state of a queue's work at one moment, to be compared later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Epoch(u32);
+/// The state of a queue's work at one moment, to be compared later. Never comes back once it has passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Epoch(u64);
+
+/// The bit of an epoch that says there is work.
+const BUSY: u64 = 1;
 
 impl Epoch {
-    /// No work at all.
-    pub const IDLE: Self = Self(0);
+    /// There was no work at all.
+    #[must_use]
+    pub fn is_idle(self) -> bool {
+        self.0 & BUSY == 0
+    }
 }
 
 impl Default for Gate {
@@ -144,8 +148,7 @@ impl Default for Gate {
             word: Futex::new(0),
             inside: Futex::new(0),
             waiting: AtomicU32::new(0),
-            activity: AtomicU32::new(0),
-            passes: AtomicU64::new(0),
+            activity: AtomicU64::new(0),
             held_ns: AtomicU64::new(0),
             holds: AtomicU64::new(0),
         }
@@ -176,14 +179,14 @@ impl Gate {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         // SeqCst: pairs with the writes in `announce`, `quiet` and `hold_thread`, which ring after writing.
-        self.activity.load(Ordering::SeqCst) != 0 || self.waiting.load(Ordering::SeqCst) != 0
+        !self.epoch().is_idle() || self.waiting.load(Ordering::SeqCst) != 0
     }
 
     /// What happened here so far.
     #[must_use]
     pub fn counts(&self) -> GateCounts {
         GateCounts {
-            passes: self.passes.load(Ordering::Relaxed),
+            passes: self.activity.load(Ordering::Relaxed) >> 1,
             holds: self.holds.load(Ordering::Relaxed),
             held: Nanos(self.held_ns.load(Ordering::Relaxed)),
         }
@@ -227,13 +230,15 @@ impl Gate {
 
     /// Says that work is about to be launched. Rings on the edge from idle to ready.
     pub fn announce(&self, link: &dyn Link) {
-        self.passes.fetch_add(1, Ordering::Relaxed);
-        let before = self.activity.fetch_add(1, Ordering::SeqCst);
-        if before == u32::MAX {
-            // The count wrapped to the value that means idle: step over it.
-            self.activity.fetch_add(1, Ordering::SeqCst);
+        let mut before = self.activity.load(Ordering::SeqCst);
+        loop {
+            let after = before.wrapping_add(2) | BUSY;
+            match self.activity.compare_exchange_weak(before, after, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => break,
+                Err(now) => before = now,
+            }
         }
-        if before == 0 {
+        if before & BUSY == 0 {
             link.ring();
         }
     }
@@ -249,15 +254,16 @@ impl Gate {
     ///
     /// The caller must have seen, after taking the epoch, that nobody is inside or that the wait covered them.
     pub fn quiet(&self, epoch: Epoch, link: &dyn Link) -> bool {
-        if epoch == Epoch::IDLE {
-            return self.activity.load(Ordering::SeqCst) == 0;
+        if epoch.is_idle() {
+            return self.epoch().is_idle();
         }
-        match self.activity.compare_exchange(epoch.0, 0, Ordering::SeqCst, Ordering::SeqCst) {
+        let idle = epoch.0 & !BUSY;
+        match self.activity.compare_exchange(epoch.0, idle, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => {
                 link.ring();
                 true
             }
-            Err(activity) => activity == 0,
+            Err(now) => now & BUSY == 0,
         }
     }
 
@@ -290,6 +296,18 @@ impl Gate {
 
 /// The program's own control.
 impl Gate {
+    /// Forgets everything, for a new queue in the place of an old one that nobody uses any more.
+    pub fn reset(&self) {
+        for word in [self.inside.word(), &self.waiting] {
+            word.store(0, Ordering::SeqCst);
+        }
+        for count in [&self.activity, &self.held_ns, &self.holds] {
+            count.store(0, Ordering::SeqCst);
+        }
+        self.word.word().store(0, Ordering::SeqCst);
+        self.word.wake_all();
+    }
+
     /// From now on every launch is counted, so that closing can be waited for. For queues the program drives itself.
     pub fn count_all(&self) {
         self.word.word().fetch_or(COUNTED, Ordering::SeqCst);
@@ -407,12 +425,14 @@ mod tests {
     }
 
     #[test]
-    fn the_count_of_activity_never_wraps_into_idle() {
+    fn an_epoch_does_not_come_back_after_the_queue_was_idle() {
         let (gate, bell) = (Gate::default(), Bell::default());
-        gate.activity.store(u32::MAX, Ordering::SeqCst);
         gate.announce(&bell);
+        let old = gate.epoch();
+        assert!(gate.quiet(old, &bell));
+        gate.announce(&bell);
+        assert!(!gate.quiet(old, &bell), "what was waited for long ago says nothing about new work");
         assert!(gate.is_ready());
-        assert_eq!(bell.rung.load(Ordering::SeqCst), 0);
     }
 
     #[test]

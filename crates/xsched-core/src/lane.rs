@@ -160,7 +160,7 @@ impl Lane {
     /// called now and then while somebody waits for this queue's gaps and the program does not synchronise.
     pub fn poll_idle(&self) -> bool {
         let epoch = self.gate.epoch();
-        if epoch == Epoch::IDLE {
+        if epoch.is_idle() {
             return true;
         }
         if self.gate.is_occupied() || self.is_preempted() {

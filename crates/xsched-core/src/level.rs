@@ -55,6 +55,15 @@ pub enum LevelRequest {
     Exactly(Level),
 }
 
+impl fmt::Display for LevelRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Exactly(level) => level.number().fmt(f),
+        }
+    }
+}
+
 impl FromStr for LevelRequest {
     type Err = LevelError;
     fn from_str(s: &str) -> Result<Self, LevelError> {

@@ -25,6 +25,6 @@ pub use lane::Lane;
 pub use level::{Capabilities, Level, LevelCost, LevelError, LevelRequest};
 pub use null::NullQueue;
 pub use queue::{QueueError, QueueState, RecordedEvent, Resume, Suspend, XQueue};
-pub use task::{Task, TaskTable};
+pub use task::{Process, Task, TaskTable};
 pub use time::Nanos;
 pub use window::{Limit, Load, Window};

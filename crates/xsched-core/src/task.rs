@@ -19,13 +19,24 @@ use crate::hint::Hints;
 use crate::ids::{DeviceId, ProcessId, QueueId, TaskId};
 use crate::time::Nanos;
 
+/// A process as far as it matters to its tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Which.
+    pub id: ProcessId,
+    /// Its CPU nice value, -20 to 19.
+    pub nice: i8,
+    /// It owns the window that has the focus.
+    pub focused: bool,
+}
+
 /// One scheduled task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
     /// Its name, never used again for another.
     pub id: TaskId,
     /// Whose it is.
-    pub process: ProcessId,
+    pub process: Process,
     /// Where it runs.
     pub device: DeviceId,
     /// Its wishes.
@@ -45,7 +56,7 @@ pub struct Task {
 #[derive(Clone, Debug)]
 struct Member {
     task: TaskId,
-    process: ProcessId,
+    process: Process,
     device: DeviceId,
     ready: bool,
     waits_for: Vec<QueueId>,
@@ -74,27 +85,28 @@ impl TaskTable {
         self.members.get(&queue).map(|member| member.task)
     }
 
-    /// Where a task stands in [`TaskTable::tasks`].
+    /// Where a queue's task stands in [`TaskTable::tasks`].
     #[must_use]
-    pub fn position(&self, task: TaskId) -> Option<usize> {
-        // Sorted by device first, so the id alone cannot be searched for by halving.
-        self.tasks.iter().position(|t| t.id == task)
+    pub fn position_of(&self, queue: QueueId) -> Option<usize> {
+        let member = self.members.get(&queue)?;
+        self.position(member.device, member.task)
+    }
+
+    fn position(&self, device: DeviceId, task: TaskId) -> Option<usize> {
+        self.tasks.binary_search_by_key(&(device, task), |t| (t.device, t.id)).ok()
     }
 
     /// Takes in a queue. It joins its process's task on that device; the first one brings that task's hints.
-    pub fn add_queue(
-        &mut self,
-        queue: QueueId,
-        process: ProcessId,
-        device: DeviceId,
-        hints: Hints,
-    ) -> TaskId {
-        let shared =
-            self.tasks.iter().find(|t| !t.own && t.process == process && t.device == device).map(|t| t.id);
+    pub fn add_queue(&mut self, queue: QueueId, process: Process, device: DeviceId, hints: Hints) -> TaskId {
+        let shared = self
+            .tasks
+            .iter()
+            .find(|t| !t.own && t.process.id == process.id && t.device == device)
+            .map(|t| t.id);
         let task = shared.unwrap_or_else(|| self.make_task(process, device, hints, false));
         let member = Member { task, process, device, ready: false, waits_for: Vec::new() };
         if self.members.insert(queue, member).is_none() {
-            self.with_task(task, |t| t.queues += 1);
+            self.with_task(device, task, |t| t.queues += 1);
         }
         task
     }
@@ -102,21 +114,33 @@ impl TaskTable {
     /// Gives a queue hints of its own, and with them a task of its own.
     pub fn give_own_hints(&mut self, queue: QueueId, hints: Hints, now: Nanos) -> Option<TaskId> {
         let member = self.members.get(&queue)?.clone();
-        if self.tasks.iter().any(|t| t.id == member.task && t.own) {
-            self.set_hints(member.task, hints);
+        if self.position(member.device, member.task).is_some_and(|place| self.tasks[place].own) {
+            self.with_task(member.device, member.task, |t| t.hints = hints);
             return Some(member.task);
         }
         let task = self.make_task(member.process, member.device, hints, true);
         self.leave_task(&member);
-        self.with_task(task, |t| t.queues = 1);
+        self.with_task(member.device, task, |t| t.queues = 1);
         self.members.insert(queue, Member { task, ready: false, ..member.clone() });
         self.set_ready(queue, member.ready, now);
         Some(task)
     }
 
-    /// Changes a task's hints.
-    pub fn set_hints(&mut self, task: TaskId, hints: Hints) {
-        self.with_task(task, |t| t.hints = hints);
+    /// Changes the hints of a process's tasks, but for those of queues that have hints of their own.
+    pub fn set_hints(&mut self, process: ProcessId, hints: Hints) {
+        for task in self.tasks.iter_mut().filter(|t| t.process.id == process && !t.own) {
+            task.hints = hints;
+        }
+    }
+
+    /// Says what has become of a process.
+    pub fn set_process(&mut self, process: Process) {
+        for task in self.tasks.iter_mut().filter(|t| t.process.id == process.id) {
+            task.process = process;
+        }
+        for member in self.members.values_mut().filter(|member| member.process.id == process.id) {
+            member.process = process;
+        }
     }
 
     /// A queue is gone, and its task with it if it was the last.
@@ -133,9 +157,9 @@ impl TaskTable {
             return false;
         };
         member.ready = ready;
-        let task = member.task;
+        let (device, task) = (member.device, member.task);
         let mut changed = false;
-        self.with_task(task, |t| {
+        self.with_task(device, task, |t| {
             if ready {
                 t.ready_queues += 1;
             } else {
@@ -161,10 +185,8 @@ impl TaskTable {
     }
 
     /// Adds to the device time a task has had.
-    pub fn charge(&mut self, index: usize, span: Nanos) {
-        if let Some(task) = self.tasks.get_mut(index) {
-            task.used += span;
-        }
+    pub fn charge(&mut self, device: DeviceId, task: TaskId, span: Nanos) {
+        self.with_task(device, task, |t| t.used += span);
     }
 
     /// Extends the right to run to whom the running tasks wait for. `runs` is in the order of [`TaskTable::tasks`].
@@ -172,13 +194,14 @@ impl TaskTable {
         if self.waiters == 0 {
             return;
         }
-        let place = |task| self.position(task);
         let edges: Vec<(usize, usize)> = self
             .members
             .values()
             .filter(|waiter| waiter.ready)
-            .flat_map(|waiter| waiter.waits_for.iter().map(move |holder| (waiter.task, holder)))
-            .filter_map(|(waiter, holder)| Some((place(waiter)?, place(self.members.get(holder)?.task)?)))
+            .flat_map(|waiter| waiter.waits_for.iter().map(move |holder| (waiter, *holder)))
+            .filter_map(|(waiter, holder)| {
+                Some((self.position(waiter.device, waiter.task)?, self.position_of(holder)?))
+            })
             .collect();
         // Each round reaches one link further; a chain has no more links than there are tasks.
         for _ in 0..self.tasks.len() {
@@ -195,7 +218,7 @@ impl TaskTable {
         }
     }
 
-    fn make_task(&mut self, process: ProcessId, device: DeviceId, hints: Hints, own: bool) -> TaskId {
+    fn make_task(&mut self, process: Process, device: DeviceId, hints: Hints, own: bool) -> TaskId {
         self.last_id += 1;
         let id = TaskId(self.last_id);
         let task = Task {
@@ -217,7 +240,7 @@ impl TaskTable {
 
     fn leave_task(&mut self, member: &Member) {
         let mut empty = false;
-        self.with_task(member.task, |t| {
+        self.with_task(member.device, member.task, |t| {
             t.queues -= 1;
             t.ready_queues -= u32::from(member.ready);
             t.ready = t.ready_queues > 0;
@@ -228,9 +251,9 @@ impl TaskTable {
         }
     }
 
-    fn with_task(&mut self, task: TaskId, change: impl FnOnce(&mut Task)) {
-        if let Some(task) = self.tasks.iter_mut().find(|t| t.id == task) {
-            change(task);
+    fn with_task(&mut self, device: DeviceId, task: TaskId, change: impl FnOnce(&mut Task)) {
+        if let Some(place) = self.position(device, task) {
+            change(&mut self.tasks[place]);
         }
     }
 }
@@ -246,10 +269,14 @@ mod tests {
         Hints { priority: Priority::new(priority).unwrap(), ..Hints::default() }
     }
 
+    fn process(number: u32) -> Process {
+        Process { id: ProcessId(number), ..Process::default() }
+    }
+
     fn table_with(queues: &[(u64, u32)]) -> TaskTable {
         let mut table = TaskTable::default();
-        for (queue, process) in queues {
-            table.add_queue(QueueId(*queue), ProcessId(*process), DEVICE, hints(0));
+        for (queue, number) in queues {
+            table.add_queue(QueueId(*queue), process(*number), DEVICE, hints(0));
         }
         table
     }
@@ -257,7 +284,7 @@ mod tests {
     #[test]
     fn queues_of_a_process_on_a_device_are_one_task() {
         let mut table = table_with(&[(1, 7), (2, 7), (3, 8)]);
-        let elsewhere = table.add_queue(QueueId(4), ProcessId(7), DeviceId(2), hints(0));
+        let elsewhere = table.add_queue(QueueId(4), process(7), DeviceId(2), hints(0));
         assert_eq!(table.tasks().len(), 3);
         assert_eq!(table.task_of(QueueId(1)), table.task_of(QueueId(2)));
         assert_ne!(table.task_of(QueueId(1)), Some(elsewhere));
@@ -319,7 +346,7 @@ mod tests {
         let mut table = TaskTable::default();
         for n in [3, 1, 2, 1, 3] {
             let queue = QueueId(table.members.len() as u64);
-            table.add_queue(queue, ProcessId(u32::try_from(queue.0).unwrap()), DeviceId(n), hints(0));
+            table.add_queue(queue, process(u32::try_from(queue.0).unwrap()), DeviceId(n), hints(0));
         }
         let order: Vec<_> = table.tasks().iter().map(|t| (t.device, t.id)).collect();
         assert!(order.is_sorted(), "{order:?}");

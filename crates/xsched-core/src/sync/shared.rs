@@ -23,6 +23,14 @@ impl<T> Shared<T> {
     }
 }
 
+impl<T> Shared<T> {
+    /// Points at a part of the value, with the same owner.
+    #[must_use]
+    pub fn project<U>(&self, part: impl for<'a> FnOnce(&'a T) -> &'a U) -> Shared<U> {
+        Shared { value: NonNull::from(part(self)), owner: Arc::clone(&self.owner) }
+    }
+}
+
 impl<T: Send + Sync> From<Arc<T>> for Shared<T> {
     fn from(owner: Arc<T>) -> Self {
         Self { value: NonNull::from(&*owner), owner }
@@ -39,8 +47,8 @@ impl<T> Deref for Shared<T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: `value` points into what `owner` keeps alive: `From` took it from that very `Arc`, and the caller
-        // of `inside` promised it.
+        // SAFETY: `value` points into what `owner` keeps alive: `From` took it from that very `Arc`, the caller of
+        // `inside` promised it, and `project` borrowed it from such a value, which nobody can move or change.
         unsafe { self.value.as_ref() }
     }
 }

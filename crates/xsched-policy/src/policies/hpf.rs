@@ -23,24 +23,41 @@ pub struct HighestPriorityFirst;
 
 impl Policy for HighestPriorityFirst {
     fn decide(&mut self, _now: Nanos, tasks: &[TaskView], out: &mut Decision) {
-        by_priority(tasks, |task| task.hints.priority, out);
+        by_priority(tasks, |task| task.hints.priority, |task| task.hints.priority, out);
     }
 }
 
-/// Grants the device to everyone at or above the highest ready priority, where `priority` says what counts as such.
+/// Grants the device to everyone at or above the highest ready priority, where `priority` says what counts as such,
+/// and `ceiling` what it may become without anybody doing anything.
 ///
 /// Who is at or above it but idle may begin at once when work arrives: whoever runs then is stopped by the next
-/// decision. The most important tasks present, ready or not, need no pacing, for nobody takes their place.
-pub(crate) fn by_priority(tasks: &[TaskView], priority: impl Fn(&TaskView) -> Priority, out: &mut Decision) {
-    let runnable = |task: &&TaskView| priority(task) != Priority::NO_EXECUTE;
-    let Some(top) = tasks.iter().filter(runnable).map(&priority).max() else { return };
-    let bar = tasks.iter().filter(|task| task.ready).filter(runnable).map(&priority).max();
-    for (index, task) in tasks.iter().enumerate().filter(|(_, task)| runnable(task)) {
+/// decision. Those whom no other task present, ready or not, can come to exceed need no pacing.
+pub(super) fn by_priority(
+    tasks: &[TaskView],
+    priority: impl Fn(&TaskView) -> Priority,
+    ceiling: impl Fn(&TaskView) -> Priority,
+    out: &mut Decision,
+) {
+    let mut bar = Priority::MIN;
+    // The highest ceiling, whose it is, and the highest among the rest.
+    let (mut top, mut whose, mut second) = (Priority::NO_EXECUTE, 0, Priority::NO_EXECUTE);
+    for (index, task) in tasks.iter().enumerate() {
+        if task.ready {
+            bar = bar.max(priority(task));
+        }
+        let ceiling = ceiling(task);
+        if ceiling > top {
+            (top, whose, second) = (ceiling, index, top);
+        } else {
+            second = second.max(ceiling);
+        }
+    }
+    for (index, task) in tasks.iter().enumerate() {
         let own = priority(task);
-        if own == top {
-            out.grant(index, Grant::Unpaced);
-        } else if bar.is_none_or(|bar| own >= bar) {
-            out.grant(index, Grant::Paced);
+        let rival = if index == whose { second } else { top };
+        // The bar is never so low that a task may pass which must not run.
+        if own >= bar {
+            out.grant(index, if own >= rival { Grant::Unpaced } else { Grant::Paced });
         }
     }
 }

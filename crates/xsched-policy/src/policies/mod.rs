@@ -1,8 +1,31 @@
 //! The policies: one file each, and the table that names them.
 
+mod awf;
+mod cfs;
+mod chpf;
+mod hhpf;
 mod hpf;
+mod kedf;
+mod lax;
+mod mlfq;
+mod pup;
+mod spup;
+#[cfg(test)]
+mod testing;
+mod turns;
+mod up;
 
+pub use awf::ActiveWindowFirst;
+pub use cfs::CompletelyFair;
+pub use chpf::LowestNiceFirst;
+pub use hhpf::MachineHighestPriorityFirst;
 pub use hpf::HighestPriorityFirst;
+pub use kedf::EarliestDeadlineFirst;
+pub use lax::LaxityFirst;
+pub use mlfq::MultiLevelFeedback;
+pub use pup::ProcessUtilizationPartition;
+pub use spup::StrictProcessUtilizationPartition;
+pub use up::UtilizationPartition;
 
 use crate::{Policy, Scope};
 
@@ -25,15 +48,107 @@ pub struct PolicyInfo {
 }
 
 /// Every policy there is, in the order of the reference interface's numbers.
-pub static POLICIES: &[PolicyInfo] = &[PolicyInfo {
-    name: "HPF",
-    plain: "priority",
-    number: 1,
-    scope: Scope::Device,
-    work_conserving: true,
-    summary: "only the ready tasks of the highest ready priority run",
-    make: || Box::new(HighestPriorityFirst),
-}];
+pub static POLICIES: &[PolicyInfo] = &[
+    PolicyInfo {
+        name: "HPF",
+        plain: "priority",
+        number: 1,
+        scope: Scope::Device,
+        work_conserving: true,
+        summary: "only the ready tasks of the highest ready priority run",
+        make: || Box::new(HighestPriorityFirst),
+    },
+    PolicyInfo {
+        name: "HHPF",
+        plain: "priority-all",
+        number: 2,
+        scope: Scope::Machine,
+        work_conserving: true,
+        summary: "the same across all devices of the machine",
+        make: || Box::new(MachineHighestPriorityFirst),
+    },
+    PolicyInfo {
+        name: "CHPF",
+        plain: "nice",
+        number: 3,
+        scope: Scope::Device,
+        work_conserving: true,
+        summary: "the ready tasks of the process with the lowest CPU nice value run",
+        make: || Box::new(LowestNiceFirst),
+    },
+    PolicyInfo {
+        name: "UP",
+        plain: "share",
+        number: 4,
+        scope: Scope::Device,
+        work_conserving: true,
+        summary: "tasks take turns in proportion to their utilization",
+        make: || Box::<UtilizationPartition>::default(),
+    },
+    PolicyInfo {
+        name: "PUP",
+        plain: "share-process",
+        number: 5,
+        scope: Scope::Device,
+        work_conserving: true,
+        summary: "processes take turns in proportion to their utilization",
+        make: || Box::<ProcessUtilizationPartition>::default(),
+    },
+    PolicyInfo {
+        name: "SPUP",
+        plain: "quota",
+        number: 6,
+        scope: Scope::Device,
+        work_conserving: false,
+        summary: "no process has more than its utilization, even if the device is idle",
+        make: || Box::<StrictProcessUtilizationPartition>::default(),
+    },
+    PolicyInfo {
+        name: "KEDF",
+        plain: "deadline",
+        number: 7,
+        scope: Scope::Device,
+        work_conserving: true,
+        summary: "the k ready tasks with the earliest deadlines run",
+        make: || Box::<EarliestDeadlineFirst>::default(),
+    },
+    PolicyInfo {
+        name: "LAX",
+        plain: "laxity",
+        number: 8,
+        scope: Scope::Device,
+        work_conserving: true,
+        summary: "a task has its lax priority until its laxity is used up, then its critical one",
+        make: || Box::new(LaxityFirst),
+    },
+    PolicyInfo {
+        name: "AWF",
+        plain: "focus",
+        number: 9,
+        scope: Scope::Device,
+        work_conserving: true,
+        summary: "tasks of the process with the focused window run, the rest while it is idle",
+        make: || Box::new(ActiveWindowFirst),
+    },
+    PolicyInfo {
+        name: "CFS",
+        plain: "fair",
+        number: 10,
+        scope: Scope::Device,
+        work_conserving: true,
+        summary: "the ready task that had least for its weight runs",
+        make: || Box::<CompletelyFair>::default(),
+    },
+    PolicyInfo {
+        name: "MLFQ",
+        plain: "feedback",
+        number: 11,
+        scope: Scope::Device,
+        work_conserving: true,
+        summary: "short work first: using up a slice demotes, waiting promotes",
+        make: || Box::<MultiLevelFeedback>::default(),
+    },
+];
 
 /// A name that is no policy's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

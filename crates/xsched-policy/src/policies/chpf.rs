@@ -1,0 +1,60 @@
+//! CHPF, "nice": HPF with the CPU nice value of a task's process as its priority.
+//!
+//! ```text
+//!   nice
+//!    -5   A ··██····██········      what is nicer to others on the CPU
+//!     0   B ██··████··██··██··      is nicer to them on the device
+//!    19   C ················██
+//! ```
+//!
+//! A priority hint counts only if it is -256: such a task never runs.
+//!
+//! Use it when programs already have the nice values that suit them. Not when a program is important on one and
+//! not on the other.
+
+use xsched_core::{Nanos, Priority};
+
+use super::awf::unless_never;
+use super::hpf::by_priority;
+use crate::{Decision, Policy, TaskView};
+
+/// Lowest nice value first. Has no memory.
+#[derive(Debug, Default)]
+pub struct LowestNiceFirst;
+
+impl Policy for LowestNiceFirst {
+    fn decide(&mut self, _now: Nanos, tasks: &[TaskView], out: &mut Decision) {
+        by_priority(tasks, priority, priority, out);
+    }
+}
+
+fn priority(task: &TaskView) -> Priority {
+    // Every i8 is within the range of priorities.
+    unless_never(task, Priority::new(-i64::from(task.nice)).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Grant::{Hold, Paced, Unpaced};
+    use crate::policies::testing::{grants, idle, never, priority, ready};
+
+    fn nice(nice: i8, task: TaskView) -> TaskView {
+        TaskView { nice, ..task }
+    }
+
+    #[test]
+    fn the_least_nice_runs_whatever_its_priority() {
+        let tasks = [nice(0, ready(1, priority(50))), nice(-20, ready(2, priority(0)))];
+        assert_eq!(grants(&mut LowestNiceFirst, 0, &tasks), [Hold, Unpaced]);
+        let tasks =
+            [nice(0, ready(1, priority(0))), nice(-1, idle(2, priority(0))), nice(19, ready(3, priority(9)))];
+        assert_eq!(grants(&mut LowestNiceFirst, 0, &tasks), [Paced, Unpaced, Hold]);
+    }
+
+    #[test]
+    fn never_is_never_and_no_value_is_out_of_range() {
+        let tasks = [nice(-20, ready(1, never())), nice(i8::MIN, ready(2, priority(0)))];
+        assert_eq!(grants(&mut LowestNiceFirst, 0, &tasks), [Hold, Unpaced]);
+    }
+}

@@ -1,0 +1,54 @@
+//! HHPF, "priority-all": only the ready tasks of the highest ready priority of the whole machine run.
+//!
+//! ```text
+//!   priority  device
+//!     10   A   GPU   ··██····██········      while A runs on the GPU,
+//!      0   B   GPU   ██··████··██··██··      B waits for the GPU,
+//!      0   C   NPU   ██··████··██··██··      and C waits too, though the NPU is free
+//! ```
+//!
+//! Use it when accelerators disturb each other through what they share (memory, power, a bus) and the important work
+//! must not feel it. Not otherwise: devices stand idle that HPF would use.
+
+use xsched_core::Nanos;
+
+use super::hpf::by_priority;
+use crate::{Decision, Policy, TaskView};
+
+/// Highest priority first, on all devices together. Has no memory.
+#[derive(Debug, Default)]
+pub struct MachineHighestPriorityFirst;
+
+impl Policy for MachineHighestPriorityFirst {
+    fn decide(&mut self, _now: Nanos, tasks: &[TaskView], out: &mut Decision) {
+        by_priority(tasks, |task| task.hints.priority, |task| task.hints.priority, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Grant::{Hold, Paced, Unpaced};
+    use crate::policies::testing::{grants, idle, never, priority, ready};
+    use xsched_core::DeviceId;
+
+    fn on(device: u64, task: TaskView) -> TaskView {
+        TaskView { device: DeviceId(device), ..task }
+    }
+
+    #[test]
+    fn a_priority_counts_on_every_device() {
+        let mut policy = MachineHighestPriorityFirst;
+        let mut tasks =
+            [on(0, ready(1, priority(9))), on(0, ready(2, priority(0))), on(1, ready(3, priority(0)))];
+        assert_eq!(grants(&mut policy, 0, &tasks), [Unpaced, Hold, Hold]);
+        tasks[0].ready = false;
+        assert_eq!(grants(&mut policy, 0, &tasks), [Unpaced, Paced, Paced]);
+    }
+
+    #[test]
+    fn equals_run_on_all_devices_but_not_those_that_never_may() {
+        let tasks = [on(0, ready(1, priority(9))), on(1, ready(2, priority(9))), on(2, idle(3, never()))];
+        assert_eq!(grants(&mut MachineHighestPriorityFirst, 0, &tasks), [Unpaced, Unpaced, Hold]);
+    }
+}

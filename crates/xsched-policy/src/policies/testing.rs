@@ -1,0 +1,147 @@
+//! For the tests of policies: tasks in a few words, and a device that runs one command at a time to its end.
+
+use xsched_core::{Hints, Nanos, Priority, ProcessId, TaskId, Utilization};
+
+use crate::{Decision, Grant, Policy, TaskView};
+
+pub(super) fn utilization(percent: i64) -> TaskView {
+    let utilization = Utilization::new(percent).unwrap();
+    TaskView { hints: Hints { utilization, ..Hints::default() }, ..TaskView::default() }
+}
+
+pub(super) fn priority(priority: i64) -> TaskView {
+    let priority = Priority::new(priority).unwrap();
+    TaskView { hints: Hints { priority, ..Hints::default() }, ..TaskView::default() }
+}
+
+pub(super) fn never() -> TaskView {
+    priority(-256)
+}
+
+pub(super) fn of_process(pid: u32, task: TaskView) -> TaskView {
+    TaskView { process: ProcessId(pid), ..task }
+}
+
+pub(super) fn ready(id: u64, task: TaskView) -> TaskView {
+    TaskView { id: TaskId(id), ready: true, ..task }
+}
+
+pub(super) fn idle(id: u64, task: TaskView) -> TaskView {
+    TaskView { id: TaskId(id), ready: false, ..task }
+}
+
+pub(super) fn decide(policy: &mut dyn Policy, at_us: u64, tasks: &[TaskView]) -> Decision {
+    let mut out = Decision::default();
+    out.reset(tasks.len());
+    policy.decide(Nanos::from_micros(at_us), tasks, &mut out);
+    out
+}
+
+pub(super) fn grants(policy: &mut dyn Policy, at_us: u64, tasks: &[TaskView]) -> Vec<Grant> {
+    decide(policy, at_us, tasks).grants().to_vec()
+}
+
+/// Fails unless each part, in percent, is within `points` of what is expected.
+#[track_caller]
+pub(super) fn assert_shares(had: &[f64], expected: &[i64], points: f64) {
+    let close = had.iter().zip(expected).all(|(had, &expected)| (had - expected as f64).abs() <= points);
+    assert!(had.len() == expected.len() && close, "had {had:.2?} percent, expected {expected:?}");
+}
+
+struct Worker {
+    task: TaskView,
+    /// How long its commands are; none if it never has the device do anything.
+    length: Option<Nanos>,
+    /// How long it is idle after each.
+    gap: Nanos,
+    wakes: Nanos,
+    /// Every command is a task of its own.
+    short_lived: bool,
+    had: Nanos,
+}
+
+/// Device time is told to the policy when a command is over, which is the hardest way.
+pub(super) struct Device {
+    policy: Box<dyn Policy>,
+    workers: Vec<Worker>,
+    next_id: u64,
+}
+
+impl Device {
+    pub(super) fn new(policy: Box<dyn Policy>) -> Self {
+        Self { policy, workers: Vec::new(), next_id: 1 }
+    }
+
+    /// A task that gives its next command `gap_us` after the last was done.
+    pub(super) fn closed_loop(&mut self, length_us: u64, gap_us: u64, task: TaskView) {
+        self.add(Some(Nanos::from_micros(length_us)), Nanos::from_micros(gap_us), task, false);
+    }
+
+    /// Tasks that live for one command, each followed by the next.
+    pub(super) fn short_lived(&mut self, length_us: u64, task: TaskView) {
+        self.add(Some(Nanos::from_micros(length_us)), Nanos(1), task, true);
+    }
+
+    /// A task that is ready but never has the device do anything.
+    pub(super) fn dud(&mut self, task: TaskView) {
+        self.add(None, Nanos::ZERO, task, false);
+    }
+
+    fn add(&mut self, length: Option<Nanos>, gap: Nanos, task: TaskView, short_lived: bool) {
+        let task = ready(self.next_id, task);
+        self.next_id += 1;
+        self.workers.push(Worker { task, length, gap, wakes: Nanos::ZERO, short_lived, had: Nanos::ZERO });
+    }
+
+    /// Runs and tells what part of the time each had, in percent.
+    pub(super) fn run_secs(&mut self, secs: u64) -> Vec<f64> {
+        let end = Nanos::from_secs(secs);
+        let (mut now, mut out) = (Nanos::ZERO, Decision::default());
+        let mut running: Option<(usize, Nanos)> = None;
+        while now < end {
+            let mut order: Vec<usize> = (0..self.workers.len()).collect();
+            order.sort_by_key(|&worker| self.workers[worker].task.id);
+            let tasks: Vec<_> = order.iter().map(|&worker| self.workers[worker].task).collect();
+            out.reset(tasks.len());
+            self.policy.decide(now, &tasks, &mut out);
+            if running.is_none() {
+                let may = |&worker: &usize| {
+                    let at = order.iter().position(|&w| w == worker).unwrap();
+                    tasks[at].ready && out.grants()[at].runs()
+                };
+                let candidates = order.iter().copied().filter(may);
+                let least = candidates.filter_map(|w| self.workers[w].length.map(|length| (w, length)));
+                running =
+                    least.min_by_key(|&(w, _)| self.workers[w].had).map(|(w, length)| (w, now + length));
+            }
+            let wakes = self.workers.iter().filter(|w| !w.task.ready).map(|w| w.wakes);
+            let events = wakes.chain(running.map(|(_, done)| done)).chain(out.next_look());
+            let Some(next) = events.min() else { break };
+            assert!(next > now, "looked again at once");
+            now = next;
+            self.happen(now, &mut running);
+        }
+        self.workers.iter().map(|w| 100.0 * w.had.as_secs_f64() / end.as_secs_f64()).collect()
+    }
+
+    fn happen(&mut self, now: Nanos, running: &mut Option<(usize, Nanos)>) {
+        for worker in self.workers.iter_mut().filter(|w| !w.task.ready && w.wakes <= now) {
+            worker.task.ready = true;
+            worker.task.ready_since = now;
+            if worker.short_lived {
+                worker.task.id = TaskId(self.next_id);
+                worker.task.used = Nanos::ZERO;
+                self.next_id += 1;
+            }
+        }
+        if let Some((index, _)) = running.take_if(|&mut (_, done)| done <= now) {
+            let worker = &mut self.workers[index];
+            let length = worker.length.unwrap_or_default();
+            worker.had += length;
+            worker.task.used += length;
+            worker.task.ready_since = now;
+            worker.task.ready = worker.gap == Nanos::ZERO;
+            worker.wakes = now + worker.gap;
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! What came of a simulation, for programs (it serialises) and for people ([`super::table`]).
+
+use serde::Serialize;
+
+use super::Contender;
+use super::device::DeviceTally;
+use super::domain::Outcome;
+use super::histogram::Histogram;
+use super::spec::{DomainPlan, Spec};
+use super::task::TaskTally;
+
+/// Everything that was measured. Times are nanoseconds of virtual time, shares fractions of 1.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The policy's short name.
+    pub policy: String,
+    /// The word a person would type for it.
+    pub plain: String,
+    /// The seed of all chance.
+    pub seed: u64,
+    /// How long was simulated.
+    pub duration_ns: u64,
+    /// How much of that did not count.
+    pub warmup_ns: u64,
+    /// How many devices there were.
+    pub device_count: usize,
+    /// How many tasks there were.
+    pub task_count: usize,
+    /// One row for each `[[task]]` entry.
+    pub task_groups: Vec<TaskReport>,
+    /// One row for each `[[device]]` entry.
+    pub device_groups: Vec<DeviceReport>,
+    /// One row for each task; empty when there are many and they were not asked for.
+    pub tasks: Vec<TaskReport>,
+    /// One row for each device; empty when there are many tasks and they were not asked for.
+    pub devices: Vec<DeviceReport>,
+    /// All tasks together.
+    pub all_tasks: TaskReport,
+    /// All devices together.
+    pub all_devices: DeviceReport,
+}
+
+/// One task, or several alike.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TaskReport {
+    /// Its name.
+    pub name: String,
+    /// How many tasks the row is about.
+    pub count: u64,
+    /// Jobs finished.
+    pub jobs: u64,
+    /// Jobs finished per second of virtual time.
+    pub jobs_per_s: f64,
+    /// From a job's arrival to its completion.
+    pub latency: Latency,
+    /// Device time had.
+    pub used_ns: u64,
+    /// The same as a part of the time of the devices its tasks are on.
+    pub share: f64,
+    /// Time it wanted to run and was held.
+    pub held_ns: u64,
+    /// How often it was stopped with work left.
+    pub preemptions: u64,
+    /// Jobs whose deadline was met or has passed.
+    pub deadline_jobs: u64,
+    /// Jobs that were not done by their deadline.
+    pub deadline_misses: u64,
+}
+
+/// The distribution of a latency: quantiles to half a percent, the maximum exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Latency {
+    /// Half were no slower.
+    pub p50_ns: u64,
+    /// Nine in ten were no slower.
+    pub p90_ns: u64,
+    /// Ninety-nine in a hundred were no slower.
+    pub p99_ns: u64,
+    /// The slowest.
+    pub max_ns: u64,
+}
+
+/// One device, or several alike. `busy`, `lost` and `idle` add up to the time measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DeviceReport {
+    /// Its name.
+    pub name: String,
+    /// How many devices the row is about.
+    pub count: u64,
+    /// Time spent on commands.
+    pub busy_ns: u64,
+    /// Time lost to switching, preempting and restoring.
+    pub lost_ns: u64,
+    /// Time with nothing to do, or with everything held.
+    pub idle_ns: u64,
+    /// `busy` as a part of all.
+    pub utilization: f64,
+    /// How often a task was stopped with work left.
+    pub preemptions: u64,
+    /// How often the device turned to another task.
+    pub switches: u64,
+}
+
+impl Report {
+    pub(super) fn new(
+        spec: &Spec,
+        contender: &Contender<'_>,
+        outcomes: &[(&DomainPlan, Outcome)],
+        latencies: &[Histogram],
+    ) -> Self {
+        let rows = Rows { measured: spec.duration - spec.warmup };
+        let mut task_sums: Vec<_> = spec.task_groups.iter().map(|group| Sum::of(group.count)).collect();
+        let mut device_sums: Vec<_> = spec.device_groups.iter().map(|group| Sum::of(group.count)).collect();
+        let (mut tasks, mut devices) = (Vec::new(), Vec::new());
+        let each = outcomes.iter().any(|(_, outcome)| outcome.tasks.iter().any(|(_, own)| own.is_some()));
+        for (plan, outcome) in outcomes {
+            for (index, (tally, own)) in plan.tasks.iter().zip(&outcome.tasks) {
+                task_sums[spec.tasks[*index as usize].group as usize].add_task(tally);
+                if let Some(own) = own {
+                    let name = spec.task_name(*index as usize);
+                    tasks.push((*index, rows.task(name, 1, 1, tally, own)));
+                }
+            }
+            for (index, tally) in plan.devices.iter().zip(&outcome.devices) {
+                device_sums[spec.devices[*index as usize].group as usize].add_device(tally);
+                if each {
+                    devices.push((*index, rows.device(spec.device_name(*index as usize), 1, tally)));
+                }
+            }
+        }
+        // Domains under a machine-wide policy may interleave; a reader wants the order of the file.
+        tasks.sort_by_key(|(index, _)| *index);
+        devices.sort_by_key(|(index, _)| *index);
+
+        let (mut all_tasks, mut all_devices, mut all_latencies) =
+            (Sum::default(), Sum::default(), Histogram::default());
+        for (sum, latencies) in task_sums.iter().zip(latencies) {
+            all_tasks.count += sum.count;
+            all_tasks.add_task(&sum.tally);
+            all_latencies.add(latencies);
+        }
+        for sum in &device_sums {
+            all_devices.count += sum.count;
+            all_devices.add_device(&sum.tally);
+        }
+        let places = places(spec);
+        let every_device = all_devices.count;
+        Self {
+            policy: contender.name.clone(),
+            plain: contender.plain.clone(),
+            seed: spec.seed,
+            duration_ns: spec.duration,
+            warmup_ns: spec.warmup,
+            device_count: spec.devices(),
+            task_count: spec.tasks(),
+            task_groups: (spec.task_groups.iter().zip(&task_sums).zip(places).zip(latencies))
+                .map(|(((group, sum), places), own)| {
+                    rows.task(group.name.clone(), sum.count, places, &sum.tally, own)
+                })
+                .collect(),
+            device_groups: (spec.device_groups.iter().zip(&device_sums))
+                .map(|(group, sum)| rows.device(group.name.clone(), sum.count, &sum.tally))
+                .collect(),
+            tasks: tasks.into_iter().map(|(_, row)| row).collect(),
+            devices: devices.into_iter().map(|(_, row)| row).collect(),
+            all_tasks: rows.task(
+                "all".into(),
+                all_tasks.count,
+                every_device,
+                &all_tasks.tally,
+                &all_latencies,
+            ),
+            all_devices: rows.device("all".into(), every_device, &all_devices.tally),
+        }
+    }
+}
+
+/// How many devices the tasks of each entry are on.
+fn places(spec: &Spec) -> Vec<u64> {
+    let mut seen: Vec<_> = spec.tasks.iter().map(|task| (task.group, task.device)).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    let mut places = vec![0; spec.task_groups.len()];
+    for (group, _) in seen {
+        places[group as usize] += 1;
+    }
+    places
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sum<T> {
+    count: u64,
+    tally: T,
+}
+
+impl<T: Default> Sum<T> {
+    fn of(count: u32) -> Self {
+        Self { count: count.into(), tally: T::default() }
+    }
+}
+
+impl Sum<TaskTally> {
+    fn add_task(&mut self, other: &TaskTally) {
+        let tally = &mut self.tally;
+        tally.jobs += other.jobs;
+        tally.used += other.used;
+        tally.held += other.held;
+        tally.preemptions += other.preemptions;
+        tally.due += other.due;
+        tally.missed += other.missed;
+    }
+}
+
+impl Sum<DeviceTally> {
+    fn add_device(&mut self, other: &DeviceTally) {
+        let tally = &mut self.tally;
+        tally.busy += other.busy;
+        tally.lost += other.lost;
+        tally.idle += other.idle;
+        tally.preemptions += other.preemptions;
+        tally.switches += other.switches;
+    }
+}
+
+/// Makes rows of what was counted over the time measured.
+struct Rows {
+    measured: u64,
+}
+
+impl Rows {
+    fn task(&self, name: String, count: u64, places: u64, tally: &TaskTally, own: &Histogram) -> TaskReport {
+        let measured = self.measured as f64;
+        TaskReport {
+            name,
+            count,
+            jobs: tally.jobs,
+            jobs_per_s: tally.jobs as f64 * 1e9 / measured,
+            latency: Latency {
+                p50_ns: own.quantile(500),
+                p90_ns: own.quantile(900),
+                p99_ns: own.quantile(990),
+                max_ns: own.max(),
+            },
+            used_ns: tally.used,
+            share: tally.used as f64 / (measured * places as f64),
+            held_ns: tally.held,
+            preemptions: tally.preemptions,
+            deadline_jobs: tally.due,
+            deadline_misses: tally.missed,
+        }
+    }
+
+    fn device(&self, name: String, count: u64, tally: &DeviceTally) -> DeviceReport {
+        DeviceReport {
+            name,
+            count,
+            busy_ns: tally.busy,
+            lost_ns: tally.lost,
+            idle_ns: tally.idle,
+            utilization: tally.busy as f64 / (self.measured as f64 * count as f64),
+            preemptions: tally.preemptions,
+            switches: tally.switches,
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! What is simulated: the devices and tasks of a file, checked and counted out.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use xsched_core::{Hints, Level, LevelCost, Nanos};
+
+use super::file::{self, Arrival, CommandTable, DeviceTable, Drawn, SpecError, TaskTable};
+use crate::{Params, Scope};
+
+/// Everything a simulation needs to know but the policy. Made from a file; see [`crate::simulate`] for its shape.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub(super) duration: u64,
+    pub(super) warmup: u64,
+    pub(super) seed: u64,
+    pub(super) params: Params,
+    pub(super) device_groups: Vec<DeviceGroup>,
+    pub(super) task_groups: Vec<TaskGroup>,
+    pub(super) devices: Vec<DeviceSlot>,
+    pub(super) tasks: Vec<TaskSlot>,
+    machines: u32,
+}
+
+/// One `[[device]]` entry: devices that are alike. Times in nanoseconds.
+#[derive(Clone, Debug)]
+pub(super) struct DeviceGroup {
+    pub(super) name: String,
+    pub(super) count: u32,
+    pub(super) level: Level,
+    pub(super) cost: LevelCost,
+    pub(super) switch: u64,
+    pub(super) native_slice: u64,
+    pub(super) window: u64,
+}
+
+/// One `[[task]]` entry: tasks that are alike.
+#[derive(Clone, Debug)]
+pub(super) struct TaskGroup {
+    pub(super) name: String,
+    pub(super) count: u32,
+    pub(super) arrival: Arrival,
+    pub(super) commands: u32,
+    pub(super) lengths: Lengths,
+    pub(super) hints: Hints,
+    pub(super) nice: i8,
+    pub(super) focused: bool,
+}
+
+/// How long commands run, in nanoseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Lengths {
+    Constant(u64),
+    Uniform { min: u64, max: u64 },
+    Exponential { mean: u64 },
+    Lognormal { median: u64, sigma: f64 },
+    List(Vec<u64>),
+}
+
+/// One device: an entry's `replica`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeviceSlot {
+    pub(super) group: u32,
+    pub(super) replica: u32,
+    machine: u32,
+}
+
+/// One task: an entry's `replica`, and where it runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TaskSlot {
+    pub(super) group: u32,
+    pub(super) replica: u32,
+    pub(super) device: u32,
+    pub(super) process: u32,
+}
+
+/// What is decided about together: some devices and the tasks on them, as indices, ascending.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DomainPlan {
+    pub(super) devices: Vec<u32>,
+    pub(super) tasks: Vec<u32>,
+}
+
+/// More jobs than this are a mistake of unit, and their backlog would not fit memory.
+const MOST_JOBS: u64 = 200_000_000;
+const MOST_DEVICES: usize = 100_000;
+const MOST_TASKS: usize = 1_000_000;
+
+impl Spec {
+    /// Reads a simulation file's text.
+    pub fn from_toml(text: &str) -> Result<Self, SpecError> {
+        let file = file::read(text)?;
+        let fault = |span: &Range<usize>, message: String| SpecError::at(text, span, message);
+        let mut spec = Self {
+            duration: file.duration,
+            warmup: file.warmup.as_ref().map_or(0, |time| time.as_ref().0),
+            seed: file.seed,
+            params: Params { timeslice: file.policy.timeslice, k: file.policy.k as usize },
+            device_groups: Vec::new(),
+            task_groups: Vec::new(),
+            devices: Vec::new(),
+            tasks: Vec::new(),
+            machines: 0,
+        };
+        if let Some(warmup) = file.warmup.filter(|warmup| warmup.as_ref().0 >= file.duration) {
+            return Err(fault(&warmup.span(), spec.warmup_too_long()));
+        }
+        if file.device.is_empty() {
+            return Err(SpecError::anywhere("no device: a file needs at least one [[device]]"));
+        }
+        if file.task.is_empty() {
+            return Err(SpecError::anywhere("no task: a file needs at least one [[task]]"));
+        }
+        let names = spec.add_devices(file.device, &fault)?;
+        spec.add_tasks(file.task, &names, &fault)?;
+        spec.check_jobs()?;
+        Ok(spec)
+    }
+
+    /// The same with another seed.
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// The same over another span of virtual time.
+    pub fn with_duration(mut self, duration: Nanos) -> Result<Self, SpecError> {
+        self.duration = duration.0;
+        let longest = Nanos::from_secs(24 * 3600);
+        if !(Nanos::from_millis(1)..=longest).contains(&duration) {
+            return Err(SpecError::anywhere(format!(
+                "duration {duration} is out of range: allowed is 1ms to 24h"
+            )));
+        }
+        if self.warmup >= self.duration {
+            return Err(SpecError::anywhere(self.warmup_too_long()));
+        }
+        self.check_jobs()?;
+        Ok(self)
+    }
+
+    /// How many devices there are.
+    #[must_use]
+    pub fn devices(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// How many tasks there are.
+    #[must_use]
+    pub fn tasks(&self) -> usize {
+        self.tasks.len()
+    }
+
+    fn warmup_too_long(&self) -> String {
+        let (warmup, duration) = (Nanos(self.warmup), Nanos(self.duration));
+        format!("warmup {warmup} leaves nothing to measure: allowed is less than the duration, {duration}")
+    }
+
+    /// Counts the devices out and says which of them each name stands for.
+    fn add_devices(
+        &mut self,
+        entries: Vec<DeviceTable>,
+        fault: &dyn Fn(&Range<usize>, String) -> SpecError,
+    ) -> Result<HashMap<String, Range<u32>>, SpecError> {
+        let mut names = HashMap::new();
+        let mut machines = HashMap::new();
+        for entry in entries {
+            let group = index(self.device_groups.len());
+            let first = index(self.devices.len());
+            let span = entry.name.span();
+            let name = entry.name.into_inner();
+            let taken = |name: &str| {
+                fault(
+                    &span,
+                    format!("there is a device `{name}` already: every device needs a name of its own"),
+                )
+            };
+            if names.insert(name.clone(), first..first + entry.count).is_some() {
+                return Err(taken(&name));
+            }
+            for replica in 0..entry.count {
+                let machine = (entry.machine.clone(), replica / entry.devices_per_machine);
+                let next = index(machines.len());
+                let machine = *machines.entry(machine).or_insert(next);
+                self.devices.push(DeviceSlot { group, replica, machine });
+                let own = replica_name(&name, entry.count, replica);
+                let at = first + replica;
+                if entry.count > 1 && names.insert(own.clone(), at..at + 1).is_some() {
+                    return Err(taken(&own));
+                }
+            }
+            if self.devices.len() > MOST_DEVICES {
+                return Err(fault(&span, format!("too many devices in all: allowed is 1 to {MOST_DEVICES}")));
+            }
+            self.device_groups.push(DeviceGroup {
+                name,
+                count: entry.count,
+                level: entry.level,
+                cost: LevelCost { preempt: Nanos(entry.preempt.0), restore: Nanos(entry.restore.0) },
+                switch: entry.switch.0,
+                native_slice: entry.native_slice,
+                window: entry.window.0,
+            });
+        }
+        self.machines = index(machines.len());
+        Ok(names)
+    }
+
+    fn add_tasks(
+        &mut self,
+        entries: Vec<TaskTable>,
+        names: &HashMap<String, Range<u32>>,
+        fault: &dyn Fn(&Range<usize>, String) -> SpecError,
+    ) -> Result<(), SpecError> {
+        let mut taken = HashSet::new();
+        let mut processes = HashMap::new();
+        for entry in entries {
+            let group = index(self.task_groups.len());
+            let span = entry.name.span();
+            let name = entry.name.into_inner();
+            if !taken.insert(name.clone()) {
+                let message =
+                    format!("there is a task `{name}` already: every [[task]] needs a name of its own");
+                return Err(fault(&span, message));
+            }
+            let devices = match &entry.device {
+                None => 0..index(self.devices.len()),
+                Some(device) => names.get(device.as_ref()).cloned().ok_or_else(|| {
+                    fault(
+                        &device.span(),
+                        format!("there is no device `{}`: {}", device.as_ref(), self.choices()),
+                    )
+                })?,
+            };
+            for replica in 0..entry.count {
+                // A named process has one task of each entry that names it; others are a process each.
+                let process = match &entry.process {
+                    Some(process) => (Some(process.clone()), 0, replica),
+                    None => (None, group, replica),
+                };
+                let next = index(processes.len()) + 1;
+                let process = *processes.entry(process).or_insert(next);
+                let device = devices.start + replica % (devices.end - devices.start);
+                self.tasks.push(TaskSlot { group, replica, device, process });
+            }
+            if self.tasks.len() > MOST_TASKS {
+                return Err(fault(&span, format!("too many tasks in all: allowed is 1 to {MOST_TASKS}")));
+            }
+            self.task_groups.push(TaskGroup {
+                name,
+                count: entry.count,
+                arrival: check_arrival(&entry.arrival).map_err(|why| fault(&entry.arrival.span(), why))?,
+                commands: entry.commands,
+                lengths: check_lengths(entry.command.as_ref())
+                    .map_err(|why| fault(&entry.command.span(), why))?,
+                hints: Hints {
+                    priority: entry.priority,
+                    utilization: entry.utilization,
+                    deadline: entry.deadline,
+                    laxity: entry.laxity.map(|laxity| laxity.0),
+                },
+                nice: entry.nice,
+                focused: entry.focused,
+            });
+        }
+        Ok(())
+    }
+
+    /// The devices a task could have named, in words.
+    fn choices(&self) -> String {
+        let names = self.device_groups.iter().take(8).map(|group| match group.count {
+            1 => format!("`{}`", group.name),
+            n => format!("`{0}` (any of `{0}-0` to `{0}-{1}`)", group.name, n - 1),
+        });
+        let more = if self.device_groups.len() > 8 { ", ..." } else { "" };
+        format!("allowed is {}{more}", names.collect::<Vec<_>>().join(", "))
+    }
+
+    fn check_jobs(&self) -> Result<(), SpecError> {
+        let mut jobs = 0_u64;
+        for group in &self.task_groups {
+            let apart = match group.arrival {
+                Arrival::Periodic { every, .. } => every,
+                Arrival::Poisson { mean } => mean,
+                // Bounded by what the device gets done, and never a backlog.
+                Arrival::Closed { .. } => continue,
+            };
+            jobs = jobs.saturating_add((self.duration / apart).saturating_mul(group.count.into()));
+            if jobs > MOST_JOBS {
+                return Err(SpecError::anywhere(format!(
+                    "too many jobs: with task `{}` they are more than {MOST_JOBS} over {}; \
+                     shorten the duration or let jobs come less often",
+                    group.name,
+                    Nanos(self.duration)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is decided about together under a policy of this scope.
+    pub(super) fn domains(&self, scope: Scope) -> Vec<DomainPlan> {
+        let domain = |device: u32| match scope {
+            Scope::Device => device,
+            Scope::Machine => self.devices[device as usize].machine,
+        };
+        let count = match scope {
+            Scope::Device => index(self.devices.len()),
+            Scope::Machine => self.machines,
+        };
+        let mut plans = vec![DomainPlan::default(); count as usize];
+        for device in 0..index(self.devices.len()) {
+            plans[domain(device) as usize].devices.push(device);
+        }
+        for (task, slot) in self.tasks.iter().enumerate() {
+            plans[domain(slot.device) as usize].tasks.push(index(task));
+        }
+        plans
+    }
+
+    pub(super) fn device_name(&self, device: usize) -> String {
+        let slot = self.devices[device];
+        let group = &self.device_groups[slot.group as usize];
+        replica_name(&group.name, group.count, slot.replica)
+    }
+
+    pub(super) fn task_name(&self, task: usize) -> String {
+        let slot = self.tasks[task];
+        let group = &self.task_groups[slot.group as usize];
+        replica_name(&group.name, group.count, slot.replica)
+    }
+}
+
+/// Counts stay far below 2^32: see `MOST_TASKS` and `MOST_DEVICES`, which one entry can exceed by its own limit only.
+pub(super) fn index(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+fn replica_name(name: &str, count: u32, replica: u32) -> String {
+    if count == 1 { name.to_owned() } else { format!("{name}-{replica}") }
+}
+
+fn check_arrival(arrival: &toml::Spanned<Arrival>) -> Result<Arrival, String> {
+    match arrival.as_ref() {
+        Arrival::Periodic { every, jitter, .. } if jitter.0 > *every => Err(format!(
+            "jitter {} is longer than the period: allowed is 0s to {}",
+            Nanos(jitter.0),
+            Nanos(*every)
+        )),
+        fine => Ok(fine.clone()),
+    }
+}
+
+fn check_lengths(command: &CommandTable) -> Result<Lengths, String> {
+    Ok(match command {
+        CommandTable::Constant(length) => Lengths::Constant(*length),
+        CommandTable::Drawn(Drawn::Uniform { min, max }) if min > max => {
+            return Err(format!("min {} is more than max {}", Nanos(*min), Nanos(*max)));
+        }
+        CommandTable::Drawn(Drawn::Uniform { min, max }) => Lengths::Uniform { min: *min, max: *max },
+        CommandTable::Drawn(Drawn::Exponential { mean }) => Lengths::Exponential { mean: *mean },
+        CommandTable::Drawn(Drawn::Lognormal { median, sigma }) => {
+            Lengths::Lognormal { median: *median, sigma: *sigma }
+        }
+        CommandTable::Drawn(Drawn::List(list)) if list.is_empty() => {
+            return Err("the list is empty: it needs at least one length".to_owned());
+        }
+        CommandTable::Drawn(Drawn::List(list)) => Lengths::List(list.iter().map(|length| length.0).collect()),
+    })
+}

@@ -1,0 +1,219 @@
+//! The values a simulation file is made of, each checked where it is read, so that a refusal can point at its place.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+use xsched_core::{Deadline, Level, Nanos, Priority, Timeslice, Utilization};
+
+/// A time as people write it: a number and a unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Time(pub(super) u64);
+
+const LONGEST: u64 = 24 * 3_600_000_000_000;
+const EXPECTED_TIME: &str = "a time in quotes with its unit, such as \"500us\", \"2ms\" or \"1.5s\"";
+
+impl FromStr for Time {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let s = s.trim();
+        if s.starts_with('-') {
+            return Err(format!("time `{s}` is negative: allowed is 0s to 24h"));
+        }
+        let unit_at = s.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(s.len());
+        let (number, unit) = s.split_at(unit_at);
+        let scale = match unit.trim() {
+            "ns" => 1.0,
+            "us" | "µs" | "μs" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            "min" => 60e9,
+            "h" => 3600e9,
+            _ => return Err(format!("`{s}` is not a time: expected {EXPECTED_TIME}")),
+        };
+        let number: f64 =
+            number.parse().map_err(|_| format!("`{s}` is not a time: expected {EXPECTED_TIME}"))?;
+        let nanos = (number * scale).round();
+        if nanos > LONGEST as f64 {
+            return Err(format!("time `{s}` is too long: allowed is 0s to 24h"));
+        }
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "0 to a day, checked above"
+        )]
+        Ok(Self(nanos as u64))
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Words { expected: EXPECTED_TIME, result: PhantomData })
+    }
+}
+
+/// Reads a string by means of [`FromStr`].
+struct Words<T> {
+    expected: &'static str,
+    result: PhantomData<T>,
+}
+
+impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Words<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: de::Error>(self, s: &str) -> Result<T, E> {
+        s.parse().map_err(E::custom)
+    }
+}
+
+/// A time within bounds that suit its field.
+fn time_from<'de, D: Deserializer<'de>>(deserializer: D, least: u64) -> Result<u64, D::Error> {
+    let time = Time::deserialize(deserializer)?.0;
+    if time < least {
+        let (time, least) = (Nanos(time), Nanos(least));
+        return Err(de::Error::custom(format!("{time} is too short: allowed is {least} to 24h")));
+    }
+    Ok(time)
+}
+
+/// A command, a period or a slice: something that must take time.
+pub(super) fn at_least_1us<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    time_from(deserializer, 1_000)
+}
+
+/// How long the simulation lasts.
+pub(super) fn at_least_1ms<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    time_from(deserializer, 1_000_000)
+}
+
+/// The hints count whole microseconds; anything finer would be rounded behind the user's back.
+fn whole_micros<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    let time = Time::deserialize(deserializer)?.0;
+    if time % 1_000 != 0 {
+        return Err(de::Error::custom(format!("{time} ns is not a whole number of microseconds")));
+    }
+    i64::try_from(time / 1_000).map_err(de::Error::custom)
+}
+
+pub(super) fn timeslice<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timeslice, D::Error> {
+    Timeslice::from_micros(whole_micros(deserializer)?).map_err(de::Error::custom)
+}
+
+pub(super) fn deadline<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Deadline>, D::Error> {
+    Deadline::from_micros(whole_micros(deserializer)?).map(Some).map_err(de::Error::custom)
+}
+
+/// The span of a laxity, in microseconds; the hint checks the rest.
+pub(super) fn micros<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    whole_micros(deserializer)
+}
+
+pub(super) fn utilization<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Utilization, D::Error> {
+    Utilization::new(i64::deserialize(deserializer)?).map_err(de::Error::custom)
+}
+
+pub(super) fn level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Level, D::Error> {
+    let number = i64::deserialize(deserializer)?;
+    Level::from_number(number)
+        .ok_or_else(|| de::Error::custom(format!("level {number} does not exist: allowed is 1, 2 or 3")))
+}
+
+pub(super) fn nice<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i8, D::Error> {
+    let number = i64::deserialize(deserializer)?;
+    i8::try_from(number)
+        .ok()
+        .filter(|n| (-20..=19).contains(n))
+        .ok_or_else(|| de::Error::custom(format!("nice {number} is out of range: allowed is -20 to 19")))
+}
+
+/// A whole number from 1 to `MOST`.
+pub(super) fn count<'de, const MOST: u32, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let number = i64::deserialize(deserializer)?;
+    u32::try_from(number)
+        .ok()
+        .filter(|n| (1..=MOST).contains(n))
+        .ok_or_else(|| de::Error::custom(format!("{number} is out of range: allowed is 1 to {MOST}")))
+}
+
+/// The spread of a lognormal distribution; beyond 5 all its weight lies in lengths nobody has.
+pub(super) fn sigma<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let sigma = f64::deserialize(deserializer)?;
+    if (0.0..=5.0).contains(&sigma) {
+        return Ok(sigma);
+    }
+    Err(de::Error::custom(format!("sigma {sigma} is out of range: allowed is 0 to 5")))
+}
+
+/// A name for a device, a machine, a process or a task: shown in tables, so it must be there and fit one line.
+pub(super) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {
+        return Err(de::Error::custom(format!("name {name:?} is not usable: allowed is 1 to 64 characters")));
+    }
+    Ok(name)
+}
+
+pub(super) fn optional_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    name(deserializer).map(Some)
+}
+
+/// A priority as a number or a word.
+pub(super) fn priority<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Priority, D::Error> {
+    struct NumberOrWord;
+    impl Visitor<'_> for NumberOrWord {
+        type Value = Priority;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a priority: -256 (never run) to 255, \"low\", \"normal\" or \"high\"")
+        }
+
+        fn visit_i64<E: de::Error>(self, n: i64) -> Result<Priority, E> {
+            Priority::new(n).map_err(E::custom)
+        }
+
+        fn visit_str<E: de::Error>(self, s: &str) -> Result<Priority, E> {
+            s.parse().map_err(E::custom)
+        }
+    }
+    deserializer.deserialize_any(NumberOrWord)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        for (text, nanos) in [
+            ("500us", 500_000),
+            ("2ms", 2_000_000),
+            ("1.5 s", 1_500_000_000),
+            ("0s", 0),
+            ("1h", LONGEST / 24),
+        ] {
+            assert_eq!(text.parse(), Ok(Time(nanos)), "{text}");
+        }
+        for text in [
+            "",
+            "5",
+            "ms",
+            "1.2.3s",
+            "5 parsecs",
+            "-1ms",
+            "25h",
+            "1e9s",
+            "NaNs",
+            "infs",
+            "99999999999999999999h",
+        ] {
+            assert!(text.parse::<Time>().is_err(), "{text}");
+        }
+    }
+}
