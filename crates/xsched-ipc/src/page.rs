@@ -1,0 +1,387 @@
+//! The page a program and its scheduler share: one per program, never one for all.
+//!
+//! ```text
+//!   0     header: magic, version, size │ beat, orders (scheduler writes) │ high water (program writes)
+//!   256   slot 1: gate, device, who it waits for        one per queue
+//!   384   slot 2
+//!   ...
+//! ```
+//!
+//! The scheduler makes it, seals its size, and passes the descriptor on. It believes nothing that a program writes
+//! here: every value is understood, indices are checked, and a program that writes rubbish harms itself alone.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use xsched_core::sync::{Futex, Shared};
+use xsched_core::{DeviceId, Gate, Nanos};
+
+/// How many queues a program can have under control at once.
+pub const SLOTS: usize = 254;
+
+/// `XSCHPAGE`, read as a little-endian number.
+const MAGIC: u64 = u64::from_le_bytes(*b"XSCHPAGE");
+/// Grows with every change of the layout.
+const VERSION: u32 = 1;
+
+/// The beginning of the page.
+#[derive(Debug)]
+#[repr(C, align(256))]
+struct Header {
+    magic: AtomicU64,
+    version: AtomicU32,
+    size: AtomicU32,
+    /// When the scheduler gave its last sign of life, on the monotonic clock.
+    beat: AtomicU64,
+    /// Changes whenever an order on this page has changed.
+    orders: Futex,
+    /// Slots from this number on have never been used.
+    high_water: AtomicU32,
+}
+
+/// One queue.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct Slot {
+    /// Its gate.
+    pub gate: Gate,
+    device: AtomicU64,
+    in_use: AtomicU32,
+    waits_for: [AtomicU32; 4],
+}
+
+const _: () = assert!(size_of::<Header>() == 256);
+const _: () = assert!(size_of::<Slot>() == 128);
+const SIZE: usize = size_of::<Header>() + SLOTS * size_of::<Slot>();
+const _: () = assert!(SIZE == 32_768);
+
+/// In `waits_for`: any queue of the program may be meant.
+const ANY: u32 = u32::MAX;
+
+/// Why a page could not be made or attached.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    /// The system refused.
+    #[error("{what} for the page shared with the scheduler: {why}")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// What the system said.
+        why: rustix::io::Errno,
+    },
+    /// The descriptor is something else.
+    #[error("the descriptor passed as scheduler page is not one ({0})")]
+    NotAPage(&'static str),
+    /// Made by another version.
+    #[error(
+        "the scheduler's page has layout {theirs}, this library knows {ours}: update the older of the two"
+    )]
+    OtherVersion {
+        /// Found.
+        theirs: u32,
+        /// Expected.
+        ours: u32,
+    },
+}
+
+fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> PageError {
+    move |why| PageError::System { what, why }
+}
+
+/// A mapped page. Unmapped when the last reference is gone.
+pub struct Page {
+    base: NonNull<Header>,
+    fd: OwnedFd,
+}
+
+// SAFETY: everything behind `base` is atomics; the mapping belongs to this value alone.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+impl Page {
+    /// Makes a page, on the scheduler's side.
+    pub fn create() -> Result<Arc<Self>, PageError> {
+        let fd = rustix::fs::memfd_create("xsched-page", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(system("no memory file"))?;
+        rustix::fs::ftruncate(&fd, SIZE as u64).map_err(system("no room"))?;
+        // A program that could shrink the file could kill the scheduler with SIGBUS.
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("no seal"))?;
+        let page = Self::map(fd)?;
+        let header = page.header();
+        header.version.store(VERSION, Ordering::Relaxed);
+        header.size.store(u32::try_from(SIZE).unwrap_or(u32::MAX), Ordering::Relaxed);
+        header.beat.store(Nanos::now().0, Ordering::Relaxed);
+        // Release: whoever sees the magic sees the rest. Pairs with the Acquire in `attach`.
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok(Arc::new(page))
+    }
+
+    /// Maps a page that was passed to this process, after checking that it is one.
+    pub fn attach(fd: OwnedFd) -> Result<Arc<Self>, PageError> {
+        let stat = rustix::fs::fstat(&fd).map_err(system("no status"))?;
+        if usize::try_from(stat.st_size) != Ok(SIZE) {
+            // A page of another version may have another size: its header still tells which it is.
+            if usize::try_from(stat.st_size).unwrap_or(0) < size_of::<Header>() {
+                return Err(PageError::NotAPage("too small"));
+            }
+        }
+        let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(PageError::NotAPage("its size is not sealed"));
+        }
+        let page = Self::map(fd)?;
+        let header = page.header();
+        if header.magic.load(Ordering::Acquire) != MAGIC {
+            return Err(PageError::NotAPage("wrong magic number"));
+        }
+        let theirs = header.version.load(Ordering::Relaxed);
+        if theirs != VERSION || usize::try_from(stat.st_size) != Ok(SIZE) {
+            return Err(PageError::OtherVersion { theirs, ours: VERSION });
+        }
+        Ok(Arc::new(page))
+    }
+
+    fn map(fd: OwnedFd) -> Result<Self, PageError> {
+        // SAFETY: a fresh mapping chosen by the kernel, of a file that this function owns; nobody else knows of it.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                SIZE,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd.as_fd(),
+                0,
+            )
+        }
+        .map_err(system("no mapping"))?;
+        let base = NonNull::new(base.cast::<Header>()).ok_or(PageError::NotAPage("mapped at zero"))?;
+        Ok(Self { base, fd })
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: `map` mapped SIZE bytes at `base`, page-aligned and so aligned for `Header`; all its fields are
+        // atomics, for which every bit pattern is valid.
+        unsafe { self.base.as_ref() }
+    }
+
+    /// The descriptor, to be passed to the program.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn slot_at(&self, index: usize) -> Option<NonNull<Slot>> {
+        (index < SLOTS).then(|| {
+            // SAFETY: the header is followed by SLOTS slots within the SIZE bytes mapped, and `index` is below SLOTS;
+            // 256 is a multiple of a slot's alignment.
+            unsafe { self.base.add(1).cast::<Slot>().add(index) }
+        })
+    }
+
+    /// A slot by number.
+    #[must_use]
+    pub fn slot(&self, index: usize) -> Option<&Slot> {
+        // SAFETY: `slot_at` answers with a pointer into the mapping, which lives as long as `self`; slots are atomics.
+        self.slot_at(index).map(|slot| unsafe { slot.as_ref() })
+    }
+
+    /// A slot that keeps its page mapped.
+    #[must_use]
+    pub fn shared_slot(self: &Arc<Self>, index: usize) -> Option<Shared<Slot>> {
+        // SAFETY: the slot lies in the mapping, and the mapping lives as long as this `Arc`.
+        self.slot_at(index).map(|slot| unsafe { Shared::inside(slot, Arc::clone(self) as _) })
+    }
+
+    /// The slots that may be in use, with their numbers.
+    pub fn used_slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
+        let end = (self.header().high_water.load(Ordering::Acquire) as usize).min(SLOTS);
+        (0..end).filter_map(|index| Some((index, self.slot(index)?))).filter(|(_, slot)| slot.is_in_use())
+    }
+
+    /// Takes a free slot for a queue on `device`. None if all are taken.
+    #[must_use]
+    pub fn take_slot(&self, device: DeviceId) -> Option<usize> {
+        let index = (0..SLOTS).find(|index| {
+            self.slot(*index).is_some_and(|slot| {
+                slot.in_use.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            })
+        })?;
+        let slot = self.slot(index)?;
+        slot.device.store(device.0, Ordering::Relaxed);
+        slot.gate.reset();
+        slot.waits_for.iter().for_each(|wait| wait.store(0, Ordering::Relaxed));
+        // Release: a scheduler that sees the slot in use sees its device. Pairs with `is_in_use`.
+        slot.in_use.store(IN_USE, Ordering::Release);
+        self.header().high_water.fetch_max(u32::try_from(index + 1).unwrap_or(0), Ordering::AcqRel);
+        Some(index)
+    }
+
+    /// Gives a slot back.
+    pub fn give_back(&self, index: usize) {
+        if let Some(slot) = self.slot(index) {
+            slot.in_use.store(FREE, Ordering::Release);
+        }
+    }
+
+    /// The scheduler is alive.
+    pub fn beat(&self, now: Nanos) {
+        self.header().beat.store(now.0, Ordering::Relaxed);
+    }
+
+    /// When the scheduler was last known to be alive.
+    #[must_use]
+    pub fn last_beat(&self) -> Nanos {
+        Nanos(self.header().beat.load(Ordering::Relaxed))
+    }
+
+    /// Changes, and wakes sleepers, whenever an order has changed.
+    #[must_use]
+    pub fn orders(&self) -> &Futex {
+        &self.header().orders
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: `map` made this mapping with this size, and nothing refers to it any more: slots that were given
+        // out hold an `Arc` of the page.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), SIZE) };
+    }
+}
+
+const FREE: u32 = 0;
+/// Being filled in.
+const TAKEN: u32 = 1;
+const IN_USE: u32 = 2;
+
+impl Slot {
+    fn is_in_use(&self) -> bool {
+        self.in_use.load(Ordering::Acquire) == IN_USE
+    }
+
+    /// The device its queue runs on.
+    #[must_use]
+    pub fn device(&self) -> DeviceId {
+        DeviceId(self.device.load(Ordering::Relaxed))
+    }
+
+    /// Says who this queue waits for, replacing what was said before. One thread at a time.
+    pub fn set_waits(&self, waits: Waits) {
+        let mut words = [0; 4];
+        match waits {
+            Waits::Any => words[0] = ANY,
+            Waits::Slots(slots, n) => {
+                for (word, slot) in words.iter_mut().zip(&slots[..n.min(4)]) {
+                    *word = u32::try_from(slot + 1).unwrap_or(ANY);
+                }
+            }
+        }
+        for (wait, word) in self.waits_for.iter().zip(words) {
+            wait.store(word, Ordering::Release);
+        }
+    }
+
+    /// Who this queue waits for.
+    #[must_use]
+    pub fn waits(&self) -> Waits {
+        let mut waits = Waits::NOBODY;
+        for wait in &self.waits_for {
+            match (wait.load(Ordering::Acquire), &mut waits) {
+                (0, _) => {}
+                (ANY, _) => return Waits::Any,
+                (slot, Waits::Slots(slots, n)) => {
+                    slots[*n] = slot as usize - 1;
+                    *n += 1;
+                }
+                (_, Waits::Any) => {}
+            }
+        }
+        waits
+    }
+}
+
+/// Who a queue waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// The queues in these slots; the number says how many count. Not checked to exist.
+    Slots([usize; 4], usize),
+    /// Not known, or too many to list: any queue of the program may be meant.
+    Any,
+}
+
+impl Waits {
+    /// Waits for no queue.
+    pub const NOBODY: Self = Self::Slots([0; 4], 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_see_the_same_page() {
+        let ours = Page::create().unwrap();
+        let theirs = Page::attach(ours.fd().try_clone_to_owned().unwrap()).unwrap();
+        let slot = theirs.take_slot(DeviceId(7)).unwrap();
+        let seen: Vec<_> = ours.used_slots().map(|(index, slot)| (index, slot.device())).collect();
+        assert_eq!(seen, [(slot, DeviceId(7))]);
+        theirs.give_back(slot);
+        assert_eq!(ours.used_slots().count(), 0);
+    }
+
+    #[test]
+    fn what_is_not_a_page_is_refused_with_a_reason() {
+        let other = rustix::fs::memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        let says = |fd: &OwnedFd| Page::attach(fd.try_clone().unwrap()).err().unwrap().to_string();
+        assert!(says(&other).ends_with("(too small)"));
+        rustix::fs::ftruncate(&other, SIZE as u64).unwrap();
+        assert!(says(&other).ends_with("(its size is not sealed)"));
+        rustix::fs::fcntl_add_seals(&other, SealFlags::SHRINK).unwrap();
+        assert!(says(&other).ends_with("(wrong magic number)"));
+    }
+
+    #[test]
+    fn another_version_says_which_two_do_not_fit() {
+        let page = Page::create().unwrap();
+        page.header().version.store(99, Ordering::SeqCst);
+        let error = Page::attach(page.fd().try_clone_to_owned().unwrap()).err().unwrap();
+        assert!(error.to_string().contains("has layout 99, this library knows 1"), "{error}");
+    }
+
+    #[test]
+    fn slots_run_out_instead_of_running_over() {
+        let page = Page::create().unwrap();
+        let taken: Vec<_> = (0..SLOTS).map(|_| page.take_slot(DeviceId(1)).unwrap()).collect();
+        assert_eq!(page.take_slot(DeviceId(1)), None);
+        page.give_back(taken[100]);
+        assert_eq!(page.take_slot(DeviceId(1)), Some(100));
+    }
+
+    #[test]
+    fn rubbish_from_the_program_is_understood() {
+        let page = Page::create().unwrap();
+        page.header().high_water.store(u32::MAX, Ordering::SeqCst);
+        assert_eq!(page.used_slots().count(), 0);
+        let slot = page.slot(3).unwrap();
+        slot.in_use.store(77, Ordering::SeqCst);
+        slot.waits_for.iter().for_each(|wait| wait.store(12_345, Ordering::SeqCst));
+        assert_eq!(page.used_slots().count(), 0);
+        assert_eq!(slot.waits(), Waits::Slots([12_344; 4], 4));
+    }
+
+    #[test]
+    fn waits_are_read_as_they_were_written() {
+        let page = Page::create().unwrap();
+        let slot = page.slot(0).unwrap();
+        for waits in [Waits::Slots([1, 9, 3, 0], 3), Waits::Any, Waits::NOBODY] {
+            slot.set_waits(waits);
+            assert_eq!(slot.waits(), waits);
+        }
+    }
+}

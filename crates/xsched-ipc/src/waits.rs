@@ -1,0 +1,88 @@
+//! Which queues of this program wait for which others, and how the scheduler is told.
+//!
+//! The scheduler must never hold a queue that a running one waits for. It reads who waits for whom from the slots of
+//! the page; here the points they wait for are kept, and forgotten once reached.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use xsched_core::RecordedEvent;
+
+use crate::client::{JoinedQueue, lock};
+use crate::page::Waits;
+
+#[derive(Default)]
+pub(crate) struct WaitBook {
+    waits: Mutex<Vec<Wait>>,
+}
+
+struct Wait {
+    waiter: Weak<JoinedQueue>,
+    /// Whose point it is. None: what was launched before anybody counted may wait for any queue of the program, until
+    /// the waiter itself has come this far.
+    holder: Option<Weak<JoinedQueue>>,
+    point: RecordedEvent,
+}
+
+impl Wait {
+    fn is_over(&self) -> bool {
+        match &self.holder {
+            None => self.waiter.upgrade().is_none_or(|waiter| waiter.has_reached(self.point)),
+            Some(holder) => holder.upgrade().is_none_or(|holder| holder.has_reached(self.point)),
+        }
+    }
+}
+
+impl WaitBook {
+    /// `waiter` waits for a point on `holder`.
+    pub(crate) fn add(&self, waiter: &Arc<JoinedQueue>, holder: &Arc<JoinedQueue>, point: RecordedEvent) {
+        self.enter(waiter, Some(Arc::downgrade(holder)), point);
+    }
+
+    /// `waiter` may wait for anybody until it has come to `point` itself.
+    pub(crate) fn add_unknown(&self, waiter: &Arc<JoinedQueue>, point: RecordedEvent) {
+        self.enter(waiter, None, point);
+    }
+
+    fn enter(&self, waiter: &Arc<JoinedQueue>, holder: Option<Weak<JoinedQueue>>, point: RecordedEvent) {
+        let mut waits = lock(&self.waits);
+        waits.push(Wait { waiter: Arc::downgrade(waiter), holder, point });
+        publish(waiter, &waits);
+    }
+
+    /// Forgets the waits that are over. Answers whether there were any.
+    pub(crate) fn forget_what_is_over(&self) -> bool {
+        // Handles to queues are dropped after the lock: the last one of a queue would take locks of its own.
+        let mut relieved: Vec<Arc<JoinedQueue>> = Vec::new();
+        let mut waits = lock(&self.waits);
+        waits.retain(|wait| {
+            let over = wait.is_over();
+            if over {
+                relieved.extend(wait.waiter.upgrade());
+            }
+            !over
+        });
+        for waiter in &relieved {
+            publish(waiter, &waits);
+        }
+        drop(waits);
+        !relieved.is_empty()
+    }
+}
+
+/// Writes into the waiter's slot whom it waits for.
+fn publish(waiter: &Arc<JoinedQueue>, waits: &[Wait]) {
+    let (mut slots, mut n) = ([0; 4], 0);
+    for wait in waits.iter().filter(|wait| wait.waiter.ptr_eq(&Arc::downgrade(waiter))) {
+        let Some(holder) = &wait.holder else { return waiter.publish_waits(Waits::Any) };
+        let Some(holder) = holder.upgrade().map(|holder| holder.slot()) else { continue };
+        if slots[..n].contains(&holder) {
+            continue;
+        }
+        if n == slots.len() {
+            return waiter.publish_waits(Waits::Any);
+        }
+        slots[n] = holder;
+        n += 1;
+    }
+    waiter.publish_waits(Waits::Slots(slots, n));
+}

@@ -1,0 +1,297 @@
+//! A scheduler and its programs on the simulated device, all in this process.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use xsched_core::{
+    Hints, HwQueue, Level, LevelCost, LevelRequest, Nanos, Order, Priority, Process, ProcessId,
+};
+use xsched_ipc::{Client, ClientId, Coordinator, JoinedQueue, LocalScheduler, Page};
+use xsched_policy::PolicyInfo;
+use xsched_sim::{Config, SimDevice, SimQueue};
+
+fn hints(priority: i64) -> Hints {
+    Hints { priority: Priority::new(priority).unwrap(), ..Hints::default() }
+}
+
+fn process(id: u32) -> Process {
+    Process { id: ProcessId(id), ..Process::default() }
+}
+
+fn scheduler(policy: &str) -> LocalScheduler {
+    LocalScheduler::start(PolicyInfo::find(policy).unwrap()).unwrap()
+}
+
+/// A program: its connection and one queue.
+struct Program {
+    id: ClientId,
+    client: Client,
+    hw: Arc<SimQueue>,
+    queue: Arc<JoinedQueue>,
+}
+
+fn program(scheduler: &LocalScheduler, device: &SimDevice, pid: u32, priority: i64) -> Program {
+    let page = Page::create().unwrap();
+    let id = scheduler.admit(process(pid), Arc::clone(&page), hints(priority));
+    let client = Client::new(page, scheduler.bell().try_clone().unwrap());
+    let hw = Arc::new(device.queue().unwrap());
+    let queue = client.join(Arc::clone(&hw) as _, LevelRequest::Auto).unwrap();
+    Program { id, client, hw, queue }
+}
+
+impl Program {
+    fn launch(&self, length: Duration) {
+        self.queue.launch(|| self.hw.launch(length)).unwrap();
+    }
+
+    fn synchronize(&self) {
+        self.queue.lane().synchronized(|| self.hw.synchronize()).unwrap();
+    }
+
+    fn order(&self) -> Order {
+        self.queue.lane().gate().order()
+    }
+}
+
+fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(30);
+    while !happened() {
+        assert!(Instant::now() < patience, "{what} did not happen within 30 s");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+#[test]
+fn a_program_alone_is_free_and_pays_for_nothing() {
+    let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
+    let only = program(&scheduler, &device, 1, 0);
+    eventually("the scheduler saw the queue", || scheduler.with(|c| c.tasks().len()) == 1);
+    only.launch(Duration::from_micros(50));
+    only.synchronize();
+    assert_eq!(only.order(), Order::Free);
+    assert_eq!(only.queue.lane().gate().counts().passes, 0, "a launch was counted");
+}
+
+#[test]
+fn an_important_program_stops_the_others_for_as_long_as_it_is_busy() {
+    let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
+    let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
+    eventually("both are known", || high.order() == Order::Watched && low.order() == Order::Paced);
+    high.launch(Duration::from_millis(50));
+    eventually("the other was stopped", || low.order() == Order::Hold && low.queue.lane().is_preempted());
+    high.synchronize();
+    eventually("the other goes on", || low.order() == Order::Paced && !low.queue.lane().is_preempted());
+    low.launch(Duration::from_micros(50));
+    low.synchronize();
+}
+
+#[test]
+fn a_program_that_falls_silent_without_synchronising_is_noticed() {
+    let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
+    let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
+    eventually("both are known", || high.order() == Order::Watched && low.order() == Order::Paced);
+    for _ in 0..5 {
+        high.launch(Duration::from_millis(3));
+        eventually("the other was stopped", || low.order() == Order::Hold);
+        eventually("the device's silence was heard", || low.order() == Order::Paced);
+        assert_eq!(high.hw.pending().unwrap(), 0, "called idle with work on the device");
+    }
+}
+
+#[test]
+fn work_launched_before_anybody_competed_is_stopped_too() {
+    let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
+    let low = program(&scheduler, &device, 2, -10);
+    for _ in 0..100 {
+        low.launch(Duration::from_millis(20));
+    }
+    let high = program(&scheduler, &device, 1, 10);
+    high.launch(Duration::from_millis(5));
+    eventually("the queued work was stopped", || low.queue.lane().is_preempted());
+    high.synchronize();
+    assert!(low.hw.pending().unwrap() > 50, "the important program waited for the whole queue");
+    eventually("the other goes on", || !low.queue.lane().is_preempted());
+}
+
+/// Two queues of one process with priorities of their own wait for each other's events, over and over. The more
+/// important one is ready all the time, so by priority alone the other never runs.
+#[test]
+fn two_streams_that_wait_for_each_other_come_to_their_end() {
+    for policy in ["priority", "deadline", "share", "fair"] {
+        let (scheduler, device) = (scheduler(policy), SimDevice::create(&Config::default()).unwrap());
+        let one = program(&scheduler, &device, 1, 0);
+        let hw = Arc::new(device.queue().unwrap());
+        let two = Program {
+            id: one.id,
+            queue: one.client.join(Arc::clone(&hw) as _, LevelRequest::Auto).unwrap(),
+            hw,
+            client: Client::new(Page::create().unwrap(), scheduler.bell().try_clone().unwrap()),
+        };
+        for (program, priority) in [(&one, 50), (&two, -50)] {
+            let given = scheduler.with(|coordinator| {
+                coordinator.set_queue_hints(one.id, program.queue.slot(), hints(priority), Nanos::now())
+            });
+            assert!(given);
+        }
+        eventually("both compete", || one.order() != Order::Free && two.order() != Order::Free);
+        let (done, finished) = mpsc::channel();
+        let (one, two) = (&one, &two);
+        std::thread::scope(|threads| {
+            threads.spawn(move || {
+                for _ in 0..40 {
+                    hand_over(two, one);
+                    hand_over(one, two);
+                }
+                one.synchronize();
+                two.synchronize();
+                done.send(()).unwrap();
+            });
+            let outcome = finished.recv_timeout(Duration::from_secs(60));
+            if outcome.is_err() {
+                // Let the thread go before failing, or the test would hang instead.
+                scheduler.with(Coordinator::release_all);
+            }
+            assert!(outcome.is_ok(), "{policy}: the two streams wait for each other for ever");
+        });
+    }
+}
+
+/// The same trouble, begun before anybody competed and so before anybody kept account of it: the important queue waits
+/// for the other already when they become tasks of their own.
+#[test]
+fn a_wait_from_before_the_competition_does_not_hold_for_ever() {
+    let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
+    let one = program(&scheduler, &device, 1, 0);
+    let other_hw = Arc::new(device.queue().unwrap());
+    let other = one.client.join(Arc::clone(&other_hw) as _, LevelRequest::Auto).unwrap();
+    eventually("both are known", || scheduler.with(|c| c.tasks().len()) == 1);
+    other_hw.launch(Duration::from_millis(300)).unwrap();
+    let point = other.record();
+    assert_eq!(point, None, "nobody competes");
+    // What the vendor's own event would do.
+    other_hw.mark(1).unwrap();
+    one.hw.wait_for(&other_hw, 1).unwrap();
+    one.launch(Duration::from_millis(1));
+    for (slot, priority) in [(one.queue.slot(), 50), (other.slot(), -50)] {
+        scheduler.with(|c| c.set_queue_hints(one.id, slot, hints(priority), Nanos::now()));
+    }
+    let (done, finished) = mpsc::channel();
+    let one = &one;
+    std::thread::scope(|threads| {
+        threads.spawn(move || {
+            one.synchronize();
+            done.send(()).unwrap();
+        });
+        let outcome = finished.recv_timeout(Duration::from_secs(60));
+        if outcome.is_err() {
+            scheduler.with(Coordinator::release_all);
+        }
+        assert!(outcome.is_ok(), "held what it waits for");
+    });
+}
+
+/// `from` works, then `to` waits for it and works.
+fn hand_over(from: &Program, to: &Program) {
+    from.launch(Duration::from_micros(100));
+    let event = from.queue.record().expect("two tasks compete, so events are recorded");
+    to.queue.waits_for(&from.queue, event);
+    to.queue.launch(|| to.hw.wait_for(&from.hw, event.marker)).unwrap();
+    to.launch(Duration::from_micros(100));
+}
+
+#[test]
+fn whoever_a_dead_scheduler_held_runs_on() {
+    let device = SimDevice::create(&Config::default()).unwrap();
+    let bell = xsched_ipc::Bell::new().unwrap();
+    let mut coordinator = Coordinator::new(PolicyInfo::find("priority").unwrap());
+    let (high_page, low_page) = (Page::create().unwrap(), Page::create().unwrap());
+    coordinator.add_client(process(1), Arc::clone(&high_page), hints(10));
+    coordinator.add_client(process(2), Arc::clone(&low_page), hints(-10));
+    let high = Client::new(high_page, bell.try_clone().unwrap());
+    let low = Client::new(low_page, bell.try_clone().unwrap());
+    let high_hw = Arc::new(device.queue().unwrap());
+    let low_hw = Arc::new(device.queue().unwrap());
+    let high_queue = high.join(Arc::clone(&high_hw) as _, LevelRequest::Auto).unwrap();
+    let low_queue = low.join(Arc::clone(&low_hw) as _, LevelRequest::Auto).unwrap();
+    coordinator.step(Nanos::now());
+    high_queue.launch(|| high_hw.launch(Duration::from_secs(3600))).unwrap();
+    coordinator.step(Nanos::now());
+    assert_eq!(low_queue.lane().gate().order(), Order::Hold);
+    // The scheduler dies here: no step, no beat, no farewell.
+    drop(coordinator);
+    low_queue.launch(|| low_hw.launch(Duration::from_micros(50))).unwrap();
+    eventually("the device lets the queue go too", || !low_queue.lane().is_preempted());
+}
+
+#[test]
+fn a_program_that_is_gone_leaves_its_place_to_others() {
+    let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
+    let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
+    eventually("both are known", || low.order() == Order::Paced);
+    high.launch(Duration::from_millis(200));
+    eventually("the other was stopped", || low.order() == Order::Hold);
+    scheduler.with(|coordinator| coordinator.remove_client(high.id));
+    eventually("it has the device to itself", || low.order() == Order::Free);
+}
+
+#[test]
+fn a_paced_program_keeps_the_device_busy_and_little_in_flight() {
+    let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
+    let (_high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
+    eventually("both are known", || low.order() == Order::Paced);
+    let most = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                most.fetch_max(usize::try_from(low.hw.pending().unwrap()).unwrap(), Ordering::SeqCst);
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        });
+        for _ in 0..300 {
+            low.launch(Duration::from_micros(500));
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    // Two commands of 0.5 ms fit 1 ms, markers come on top; before the length is known there may be a few more.
+    let most = most.load(Ordering::SeqCst);
+    assert!(most <= 12, "{most} commands and markers in flight");
+}
+
+#[test]
+fn what_a_device_lacks_is_an_error_and_takes_no_slot() {
+    let config = Config { interrupt: None, ..Config::default() };
+    let device = SimDevice::create(&config).unwrap();
+    let scheduler = scheduler("priority");
+    let program = program(&scheduler, &device, 1, 0);
+    assert_eq!(program.queue.lane().level(), Level::Deactivate);
+    let hw = Arc::new(device.queue().unwrap());
+    let refusal = program.client.join(hw, LevelRequest::Exactly(Level::Interrupt)).err().unwrap().to_string();
+    assert!(refusal.contains("supports level 2, not 3"), "{refusal}");
+    eventually("only one queue is there", || scheduler.with(|c| c.tasks().len()) == 1);
+}
+
+#[test]
+fn orders_reach_every_queue_of_a_program() {
+    let (scheduler, device) = (scheduler("priority"), SimDevice::create(&cheap()).unwrap());
+    let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
+    let more: Vec<_> = (0..20)
+        .map(|_| low.client.join(Arc::new(device.queue().unwrap()), LevelRequest::Auto).unwrap())
+        .collect();
+    let log = Mutex::new(Vec::new());
+    for _ in 0..3 {
+        high.launch(Duration::from_millis(20));
+        eventually("all are stopped", || more.iter().all(|queue| queue.lane().gate().order() == Order::Hold));
+        high.synchronize();
+        eventually("all go on", || more.iter().all(|queue| queue.lane().gate().order() == Order::Paced));
+        more.iter().enumerate().for_each(|(n, queue)| queue.launch(|| log.lock().unwrap().push(n)));
+    }
+    assert_eq!(log.lock().unwrap().len(), 60);
+}
+
+fn cheap() -> Config {
+    let free = LevelCost { preempt: Nanos::ZERO, restore: Nanos::ZERO };
+    Config { deactivate: Some(free), interrupt: Some(free), ..Config::default() }
+}

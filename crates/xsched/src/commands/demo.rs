@@ -1,0 +1,115 @@
+//! `xsched demo`: shows in a quarter of a minute what XSched does.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use xsched_core::LevelRequest;
+use xsched_sim::Config;
+
+use crate::demo::html;
+use crate::demo::report::{self, Results, SceneName, Version, Workload};
+use crate::demo::scene::{self, Plan};
+
+/// Show what XSched does: a latency-critical foreground beside a background that takes all it can get.
+///
+/// Runs the same two programs three times: the foreground alone, both as the device schedules them, and both under
+/// XSched. Uses a simulated accelerator, which needs no hardware; its two programs are real processes.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How deep XSched takes the device away from the background: auto, 1, 2 or 3.
+    #[arg(long, default_value_t = LevelRequest::Auto)]
+    level: LevelRequest,
+
+    /// Requests the foreground serves in each scene.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(5..=100_000))]
+    requests: u32,
+
+    /// Where to write the page with the pictures.
+    #[arg(long, value_name = "FILE", default_value = "xsched-demo.html")]
+    html: PathBuf,
+
+    /// Write no page.
+    #[arg(long, conflicts_with = "html")]
+    no_html: bool,
+
+    /// Print the results as one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The foreground: 16 commands of 0.5 ms, 20 % of the device.
+const COMMANDS_PER_REQUEST: u32 = 16;
+const COMMAND_US: u64 = 500;
+const PERIOD_US: u64 = 40_000;
+/// The background: steps of 16 commands of 2 ms, without a pause.
+const BACKGROUND_COMMAND_US: u64 = 2_000;
+const BACKGROUND_BATCH: u32 = 16;
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let config = Config::default();
+    let level = config.capabilities().negotiate(args.level)?;
+    let requests = args.requests as usize;
+    let plan = Plan {
+        level: args.level,
+        requests,
+        commands_per_request: COMMANDS_PER_REQUEST,
+        command_us: COMMAND_US,
+        period_us: PERIOD_US,
+        background_command_us: BACKGROUND_COMMAND_US,
+        background_batch: BACKGROUND_BATCH,
+    };
+    let request_us = u64::from(COMMANDS_PER_REQUEST) * COMMAND_US;
+    let bar = progress_bar(u64::from(args.requests) * 3);
+    let mut scenes = Vec::new();
+    for name in [SceneName::Alone, SceneName::Native, SceneName::XSched] {
+        bar.set_message(format!("{}: {}", name.as_str(), name.meaning()));
+        scenes.push(scene::run(name, &plan, &config, || bar.inc(1))?);
+    }
+    bar.finish_and_clear();
+    let results = Results {
+        device: config.name(),
+        device_note: "no accelerator that XSched can drive was found; this one is simulated in real time, its programs \
+                      are real processes"
+            .to_owned(),
+        level: level.number(),
+        versions: vec![Version { name: "xsched".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }],
+        workload: Workload {
+            request_us: request_us as f64,
+            commands_per_request: COMMANDS_PER_REQUEST,
+            load: request_us as f64 / PERIOD_US as f64,
+            background_command_us: BACKGROUND_COMMAND_US as f64,
+            requests,
+        },
+        scenes,
+    };
+    show(args, &results)
+}
+
+fn show(args: &Args, results: &Results) -> anyhow::Result<()> {
+    if !args.no_html {
+        std::fs::write(&args.html, html::page(results))
+            .with_context(|| format!("cannot write the page to {}", args.html.display()))?;
+    }
+    let mut out = io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", report::json(results)?)?;
+        return Ok(());
+    }
+    let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    write!(out, "{}", report::table(results, colour))?;
+    if !args.no_html {
+        writeln!(out, "\nThe pictures: {}", args.html.display())?;
+    }
+    Ok(())
+}
+
+fn progress_bar(length: u64) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {eta:>3} left  {msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(length).with_style(style)
+}

@@ -1,0 +1,143 @@
+//! `xsched simulate`: what a policy would do to the tasks of a file, in virtual time.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use xsched_core::Nanos;
+use xsched_policy::simulate::{self, Contender, Options, Progress, Report, Spec};
+use xsched_policy::{POLICIES, PolicyInfo};
+
+/// Try policies on devices and tasks that a file describes, in virtual time.
+///
+/// Needs no accelerator and takes seconds for hours. `examples/simulations` has files to start from.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to simulate: a TOML file of devices and tasks.
+    file: PathBuf,
+
+    /// Policies to try, by either of their names, with commas between them: several give a comparison, `all` means
+    /// every one, and `native` is the device's own time slicing without any policy.
+    #[arg(short, long, required = true, value_delimiter = ',', value_name = "NAME")]
+    policy: Vec<String>,
+
+    /// Seed of all chance, instead of the file's.
+    #[arg(long)]
+    seed: Option<u64>,
+
+    /// Virtual time to simulate, such as 500ms or 10s, instead of the file's.
+    #[arg(long, value_name = "TIME", value_parser = simulate::parse_time)]
+    duration: Option<Nanos>,
+
+    /// Print everything as JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+
+    /// With --json, a row for every task even when they are more than 200.
+    #[arg(long, requires = "json")]
+    every_task: bool,
+}
+
+#[derive(Serialize)]
+struct Output<'a> {
+    file: String,
+    reports: &'a [Report],
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let contenders = contenders(&args.policy)?;
+    let spec = read(args)?;
+    let reports: Vec<_> =
+        contenders.into_iter().map(|contender| simulate_one(&spec, contender, args.every_task)).collect();
+    let mut out = io::stdout().lock();
+    if args.json {
+        let file = args.file.display().to_string();
+        serde_json::to_writer_pretty(&mut out, &Output { file, reports: &reports })
+            .map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        let text = match &reports[..] {
+            [report] => simulate::table(report),
+            reports => simulate::compare(reports),
+        };
+        write!(out, "{}\n{text}", args.file.display())?;
+    }
+    Ok(())
+}
+
+/// Whom the names on the command line mean, each once, in their order.
+fn contenders(names: &[String]) -> anyhow::Result<Vec<Contender<'static>>> {
+    let mut found: Vec<Option<&'static PolicyInfo>> = Vec::new();
+    for name in names {
+        if name.eq_ignore_ascii_case("all") {
+            found.push(None);
+            found.extend(POLICIES.iter().map(Some));
+        } else if name.eq_ignore_ascii_case("native") {
+            found.push(None);
+        } else {
+            let info = PolicyInfo::find(name).map_err(|unknown| {
+                anyhow::anyhow!("{unknown}, native (the device's own time slicing), or all")
+            })?;
+            found.push(Some(info));
+        }
+    }
+    let mut seen = Vec::new();
+    found.retain(|info| {
+        let name = info.map(|info| info.name);
+        let new = !seen.contains(&name);
+        seen.push(name);
+        new
+    });
+    Ok(found.into_iter().map(|info| info.map_or_else(Contender::native, Contender::from)).collect())
+}
+
+fn read(args: &Args) -> anyhow::Result<Spec> {
+    let file = || args.file.display().to_string();
+    let text = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {}", file()))?;
+    let mut spec = Spec::from_toml(&text).with_context(file)?;
+    if let Some(seed) = args.seed {
+        spec = spec.with_seed(seed);
+    }
+    if let Some(duration) = args.duration {
+        spec = spec.with_duration(duration).with_context(file)?;
+    }
+    Ok(spec)
+}
+
+fn simulate_one(spec: &Spec, contender: Contender<'static>, every_task: bool) -> Report {
+    let progress = Progress::default();
+    let options = Options { every_task, progress: Some(&progress), ..Options::default() };
+    if !io::stderr().is_terminal() {
+        return simulate::run_with(spec, contender, &options);
+    }
+    let (done, wait) = mpsc::channel::<()>();
+    let (name, watched) = (format!("{contender:?}"), &progress);
+    thread::scope(|scope| {
+        scope.spawn(move || show(&name, watched, &wait));
+        let report = simulate::run_with(spec, contender, &options);
+        drop(done);
+        report
+    })
+}
+
+/// A bar on the terminal once a run has lasted a second, until the other end of `done` is gone.
+fn show(name: &str, progress: &Progress, done: &mpsc::Receiver<()>) {
+    let pause = |length| matches!(done.recv_timeout(length), Err(mpsc::RecvTimeoutError::Timeout));
+    if !pause(Duration::from_secs(1)) {
+        return;
+    }
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} %, {eta} left");
+    let bar = ProgressBar::new(1000).with_message(name.to_owned());
+    // The template is a constant; were it wrong, the plain bar would do.
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    while pause(Duration::from_millis(100)) {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 1000")]
+        bar.set_position((progress.fraction() * 1000.0) as u64);
+    }
+    bar.finish_and_clear();
+}

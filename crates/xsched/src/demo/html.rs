@@ -1,0 +1,217 @@
+//! The result as one page to show to somebody: a single file that loads nothing.
+//!
+//! All pictures are SVG made here; the script in `page.js` only moves the timeline's window and answers the pointer, so the
+//! page says the same without it. Text is never inside an SVG: SVGs stretch with the page, text must not.
+
+mod latency;
+mod timeline;
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use super::report::units::{duration, fine_percent, percent, times};
+use super::report::{Results, Scene, SceneName, verdict, workload};
+
+const PAGE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// The whole page.
+pub(crate) fn page(results: &Results) -> String {
+    fill(
+        PAGE,
+        &[
+            ("style", STYLE.into()),
+            ("script", SCRIPT.into()),
+            ("device", escape(&results.device).into()),
+            ("level", results.level.to_string().into()),
+            ("headline", verdict::headline(results).into()),
+            ("verdict", escape(&verdict::sentence(results)).into()),
+            ("cards", cards(results).into()),
+            ("timeline", timeline::figure(results).into()),
+            ("latency", latency::figure(results).into()),
+            ("rows", rows(results).into()),
+            ("facts", facts(results).into()),
+        ],
+    )
+}
+
+/// Replaces every `{{name}}` of `template`. What is put in is not looked at again.
+fn fill(template: &str, values: &[(&str, Cow<'_, str>)]) -> String {
+    let mut pieces = template.split("{{");
+    let mut out = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let (name, text) = piece.split_once("}}").unwrap_or((piece, ""));
+        if let Some((_, value)) = values.iter().find(|(known, _)| *known == name) {
+            out.push_str(value);
+        }
+        out.push_str(text);
+    }
+    out
+}
+
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The three numbers.
+fn cards(results: &Results) -> String {
+    results.scenes.iter().map(|scene| card(results, scene)).collect()
+}
+
+fn card(results: &Results, scene: &Scene) -> String {
+    let name = scene.name.as_str();
+    let meaning = scene.name.meaning();
+    let (p50, p99) = scene
+        .latencies()
+        .map_or(("–".to_owned(), "–".to_owned()), |l| (duration(l.p50), duration(l.p99)));
+    let (ratio, of) = match results.ratio_p99(scene) {
+        Some(ratio) if scene.name != SceneName::Alone => (format!("{}×", times(ratio)), "p99 alone"),
+        _ => (String::new(), ""),
+    };
+    let share = match scene.background_of_rest() {
+        Some(rest) => format!(
+            "background: {} of the device, {} of what the foreground leaves",
+            percent(scene.background_share),
+            percent(rest)
+        ),
+        None => format!("the foreground uses {} of the device", percent(scene.foreground_share)),
+    };
+    let foreground = width(scene.foreground_share);
+    let background = width(scene.background_share);
+    format!(
+        "<article class=\"card {name}\"><h2>{name}</h2><p class=\"meaning\">{meaning}</p>\
+         <p class=\"number\"><b>{p99}</b><span class=\"ratio\">{ratio}</span></p>\
+         <p class=\"unit\"><span>p99; p50 is {p50}</span><span>{of}</span></p>\
+         <div class=\"share\" aria-hidden=\"true\"><i class=\"fore\" style=\"width:{foreground:.1}%\"></i>\
+         <i class=\"back\" style=\"width:{background:.1}%\"></i></div><p class=\"note\">{share}</p></article>\n"
+    )
+}
+
+/// A share as a width in percent that cannot leave its box.
+fn width(share: f64) -> f64 {
+    (share * 100.0).clamp(0.0, 100.0)
+}
+
+/// The rows of the table of all numbers.
+fn rows(results: &Results) -> String {
+    let mut out = String::new();
+    for scene in &results.scenes {
+        let latencies = scene.latencies();
+        let time = |of: fn(&super::report::Latencies) -> f64| latencies.as_ref().map(|l| duration(of(l)));
+        let rest = scene.background_of_rest();
+        let cells = [
+            Some(scene.foreground.len().to_string()),
+            time(|l| l.min),
+            time(|l| l.p50),
+            time(|l| l.p99),
+            time(|l| l.max),
+            results.ratio_p99(scene).map(|ratio| format!("{}×", times(ratio))),
+            rest.map(|_| fine_percent(scene.background_share)),
+            rest.map(fine_percent),
+        ];
+        let name = scene.name.as_str();
+        let _ = write!(out, "<tr class=\"{name}\"><th scope=\"row\">{name}</th>");
+        for cell in cells {
+            let _ = write!(out, "<td>{}</td>", cell.as_deref().unwrap_or("–"));
+        }
+        out.push_str("</tr>\n");
+    }
+    out
+}
+
+/// Device, workload and versions.
+fn facts(results: &Results) -> String {
+    let mut device = format!("{}, level {}", results.device, results.level);
+    if !results.device_note.is_empty() {
+        let _ = write!(device, "; {}", results.device_note);
+    }
+    let versions: Vec<String> =
+        results.versions.iter().map(|v| format!("{} {}", v.name, v.version)).collect();
+    let facts =
+        [("Device", device), ("Workload", workload(&results.workload)), ("Versions", versions.join(", "))];
+    let mut out = String::new();
+    for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
+        let _ = writeln!(out, "<div><dt>{name}</dt><dd>{}</dd></div>", escape(value));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::{Owner, Request, Span, sample};
+    use super::*;
+
+    #[test]
+    fn the_page_loads_nothing_and_leaves_no_gap() {
+        let page = page(&sample::realistic());
+        for forbidden in ["http", "//cdn", "@import", "url(", "src=", "{{", "}}", "NaN", "inf"] {
+            let found = page.find(forbidden).map(|at| page[at..].chars().take(60).collect::<String>());
+            assert_eq!(found, None, "{forbidden}");
+        }
+    }
+
+    #[test]
+    fn strings_from_outside_are_escaped() {
+        let mut results = sample::realistic();
+        let hostile = "<script>alert('{{style}}')</script>\"&";
+        results.device = hostile.to_owned();
+        results.device_note = hostile.to_owned();
+        for version in &mut results.versions {
+            version.name = hostile.to_owned();
+            version.version = hostile.to_owned();
+        }
+        let page = page(&results);
+        assert!(!page.contains("<script>alert"));
+        assert!(page.contains("&lt;script&gt;alert(&#39;{{style}}&#39;)&lt;/script&gt;&quot;&amp;"));
+    }
+
+    #[test]
+    fn a_long_demo_still_makes_a_small_page() {
+        let mut results = sample::realistic();
+        for scene in &mut results.scenes {
+            let starts = (0..100_000).map(|i| f64::from(i) * 50.0);
+            let task = |start: f64| if start % 100.0 < 50.0 { Owner::Foreground } else { Owner::Background };
+            scene.timeline = starts
+                .clone()
+                .map(|start_us| Span { task: task(start_us), start_us, end_us: start_us + 49.0 })
+                .collect();
+            scene.foreground = starts
+                .enumerate()
+                .map(|(i, at)| Request { arrived_us: at, done_us: at + 9_000.0 + (i * 7919 % 20_000) as f64 })
+                .collect();
+        }
+        let size = page(&results).len();
+        assert!(size < 1_500_000, "{size}");
+    }
+
+    #[test]
+    fn empty_and_missing_scenes_still_make_a_page() {
+        assert!(page(&sample::empty()).contains("Too little was measured"));
+        let mut results = sample::realistic();
+        for scene in &mut results.scenes {
+            scene.timeline.clear();
+        }
+        assert!(page(&results).contains("does not tell"));
+        results.scenes.clear();
+        assert!(page(&results).ends_with("</html>\n"));
+    }
+
+    #[test]
+    #[ignore = "writes a page to look at into the directory for temporary files"]
+    fn preview() {
+        std::fs::write(std::env::temp_dir().join("xsched-demo-preview.html"), page(&sample::realistic()))
+            .unwrap();
+    }
+}

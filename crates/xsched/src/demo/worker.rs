@@ -1,0 +1,138 @@
+//! The two programs of the demo. Each runs in a process of its own, as strangers to each other would.
+//!
+//! They know nothing of scheduling but what [`Launcher`] does for them, which stands in for the preloaded library:
+//! without a page they use the device directly, with one their launches go through the gate.
+
+use std::io::Write as _;
+use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use xsched_core::{LevelRequest, Nanos};
+use xsched_ipc::{Bell, Client, JoinedQueue, Page};
+use xsched_sim::{SimDevice, SimQueue};
+
+/// One program of the demo; started by `xsched demo` itself.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Args {
+    #[arg(long, value_enum)]
+    pub role: Role,
+    /// Descriptor of the simulated device.
+    #[arg(long)]
+    pub device_fd: RawFd,
+    /// Descriptors of the scheduler's page and bell; without them the program runs unscheduled.
+    #[arg(long, requires = "bell_fd")]
+    pub page_fd: Option<RawFd>,
+    #[arg(long)]
+    pub bell_fd: Option<RawFd>,
+    #[arg(long)]
+    pub level: LevelRequest,
+    /// Commands launched before each synchronisation.
+    #[arg(long)]
+    pub commands: u32,
+    /// Length of a command.
+    #[arg(long)]
+    pub command_us: u64,
+    /// Requests to serve; the background goes on for ever.
+    #[arg(long, default_value_t = 0)]
+    pub requests: usize,
+    /// Mean time from one request to the next.
+    #[arg(long, default_value_t = 0)]
+    pub period_us: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Role {
+    Foreground,
+    Background,
+}
+
+impl Role {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Foreground => "foreground",
+            Self::Background => "background",
+        }
+    }
+}
+
+/// The device as the program sees it.
+struct Launcher {
+    hw: Arc<SimQueue>,
+    scheduled: Option<(Arc<JoinedQueue>, Client)>,
+}
+
+impl Launcher {
+    fn open(args: &Args) -> anyhow::Result<Self> {
+        let device = SimDevice::from_fd(passed(args.device_fd)).context("no device")?;
+        let hw = Arc::new(device.queue()?);
+        let scheduled = match (args.page_fd, args.bell_fd) {
+            (Some(page), Some(bell)) => {
+                let client = Client::new(Page::attach(passed(page))?, Bell::attach(passed(bell)));
+                Some((client.join(Arc::clone(&hw) as _, args.level)?, client))
+            }
+            _ => None,
+        };
+        Ok(Self { hw, scheduled })
+    }
+
+    fn launch(&self, length: Duration) -> anyhow::Result<()> {
+        Ok(match &self.scheduled {
+            Some((queue, _)) => queue.launch(|| self.hw.launch(length)),
+            None => self.hw.launch(length),
+        }?)
+    }
+
+    fn synchronize(&self) -> anyhow::Result<()> {
+        use xsched_core::HwQueue as _;
+        Ok(match &self.scheduled {
+            Some((queue, _)) => queue.lane().synchronized(|| self.hw.synchronize()),
+            None => self.hw.synchronize(),
+        }?)
+    }
+}
+
+fn passed(fd: RawFd) -> OwnedFd {
+    // SAFETY: `xsched demo` opened this descriptor for this process alone and named it on the command line; each is
+    // taken once.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let device = Launcher::open(args)?;
+    match args.role {
+        Role::Foreground => serve(args, &device),
+        Role::Background => loop {
+            batch(args, &device)?;
+        },
+    }
+}
+
+/// One request, or one step of training: some commands, then wait for them.
+fn batch(args: &Args, device: &Launcher) -> anyhow::Result<()> {
+    for _ in 0..args.commands {
+        device.launch(Duration::from_micros(args.command_us))?;
+    }
+    device.synchronize()
+}
+
+/// Serves requests that arrive at irregular intervals, and reports each as a line with its two times.
+fn serve(args: &Args, device: &Launcher) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let mut next = Nanos::now();
+    let mut dice = 0x2545_f491_4f6c_dd1d_u64;
+    for _ in 0..args.requests {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        // Between 0.75 and 1.25 periods, so that arrivals meet the background at every phase. The same in every scene.
+        next += Nanos::from_micros(args.period_us * (750 + dice % 501) / 1000);
+        std::thread::sleep((next - Nanos::now()).into());
+        let arrived = Nanos::now();
+        batch(args, device)?;
+        writeln!(out, "{} {}", arrived.0, Nanos::now().0)?;
+        out.flush()?;
+    }
+    Ok(())
+}
