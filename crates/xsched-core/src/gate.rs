@@ -348,6 +348,12 @@ impl Gate {
         }
     }
 
+    /// Takes over what the program itself wanted of another gate.
+    pub fn adopt(&self, other: &Self) {
+        let own = other.word.word().load(Ordering::SeqCst) & (CLOSED | COUNTED | PACED_BY_PROGRAM);
+        self.word.word().fetch_or(own, Ordering::SeqCst);
+    }
+
     /// Whether the program or the scheduler stops launches.
     #[must_use]
     pub fn is_stopped(&self) -> bool {

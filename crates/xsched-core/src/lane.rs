@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::gate::{Epoch, Gate, Link, Order};
 use crate::hal::{HalError, HwQueue, Marker};
 use crate::level::{Level, LevelError, LevelRequest};
-use crate::sync::Shared;
+use crate::sync::{Movable, Shared};
 use crate::time::Nanos;
 use crate::window::{Limit, Reservation, Window};
 
@@ -17,7 +17,9 @@ const ROOM_PATIENCE: Duration = Duration::from_millis(10);
 /// What launches go through on their way to one hardware queue.
 pub struct Lane {
     hw: Arc<dyn HwQueue>,
-    gate: Shared<Gate>,
+    gate: Movable<Gate>,
+    /// Held while the program opens or closes the gate, and while the gate moves: neither may miss the other.
+    control: Mutex<()>,
     link: Arc<dyn Link>,
     tail: Mutex<Tail>,
     stop: Mutex<Stop>,
@@ -49,7 +51,8 @@ impl Lane {
         let level = hw.capabilities().negotiate(level)?;
         Ok(Self {
             hw,
-            gate,
+            gate: Movable::new(gate),
+            control: Mutex::new(()),
             link,
             tail: Mutex::new(Tail { window: Window::new(Limit::default()), probe: None }),
             stop: Mutex::new(Stop { level, told: None }),
@@ -60,7 +63,7 @@ impl Lane {
     /// The gate, for whoever gives orders.
     #[must_use]
     pub fn gate(&self) -> &Gate {
-        &self.gate
+        self.gate.get()
     }
 
     /// The hardware queue at the end of the lane.
@@ -72,7 +75,7 @@ impl Lane {
     /// Calls `real` on this thread, exactly once, as soon as launching is allowed.
     #[inline]
     pub fn launch<R>(&self, real: impl FnOnce() -> R) -> R {
-        if self.gate.is_free() {
+        if self.gate().is_free() {
             return real();
         }
         let mut admitted = self.admit();
@@ -85,8 +88,13 @@ impl Lane {
     pub(crate) fn admit(&self) -> Admitted<'_> {
         loop {
             // From here on the place is given back by `Admitted`, whatever happens.
-            let paced = self.gate.enter(&*self.link) == Order::Paced;
-            let mut admitted = Admitted { lane: self, place: None };
+            let gate = self.gate();
+            let paced = gate.enter(&*self.link) == Order::Paced;
+            let mut admitted = Admitted { lane: self, gate, place: None };
+            if !std::ptr::eq(gate, self.gate()) {
+                // It moved while we waited: what we waited for no longer counts.
+                continue;
+            }
             if paced {
                 match self.reserve() {
                     Ok(place) => admitted.place = Some(place),
@@ -97,7 +105,7 @@ impl Lane {
                     }
                 }
             }
-            self.gate.announce(&*self.link);
+            gate.announce(&*self.link);
             return admitted;
         }
     }
@@ -146,12 +154,13 @@ impl Lane {
 
     /// Calls `real`, which waits for the device, and takes note if the queue is idle afterwards.
     pub fn synchronized<R>(&self, real: impl FnOnce() -> R) -> R {
-        let epoch = self.gate.epoch();
+        let gate = self.gate();
+        let epoch = gate.epoch();
         // Who is inside now may launch behind the point that `real` waits for: then nothing can be said.
-        let covered = !self.gate.is_occupied();
+        let covered = !gate.is_occupied();
         let result = real();
         if covered {
-            self.gate.quiet(epoch, &*self.link);
+            gate.quiet(epoch, &*self.link);
         }
         result
     }
@@ -159,11 +168,12 @@ impl Lane {
     /// Finds out without waiting whether the queue has become idle; places a marker if none covers the work. To be
     /// called now and then while somebody waits for this queue's gaps and the program does not synchronise.
     pub fn poll_idle(&self) -> bool {
-        let epoch = self.gate.epoch();
+        let gate = self.gate();
+        let epoch = gate.epoch();
         if epoch.is_idle() {
             return true;
         }
-        if self.gate.is_occupied() || self.is_preempted() {
+        if gate.is_occupied() || self.is_preempted() {
             return false;
         }
         let mut tail = match self.tail.try_lock() {
@@ -182,12 +192,42 @@ impl Lane {
         };
         let progress = self.hw.progress();
         tail.window.observe(progress, Nanos::now());
-        progress.marker >= marker && self.gate.quiet(epoch, &*self.link)
+        progress.marker >= marker && gate.quiet(epoch, &*self.link)
     }
 
     /// Work may be in flight that was launched while nobody counted: call it ready until a marker shows otherwise.
     pub fn assume_busy(&self) {
-        self.gate.announce(&*self.link);
+        self.gate().announce(&*self.link);
+    }
+
+    /// Lets no new launch through, and waits until nobody is launching any more.
+    pub(crate) fn close(&self) {
+        {
+            let _control = lock(&self.control);
+            self.gate().count_all();
+            self.gate().close();
+        }
+        for gate in self.gate.all() {
+            // Once the device holds the queue stopped, what slips into it does no harm and may never come out.
+            gate.settle(|| self.is_preempted());
+        }
+    }
+
+    /// Takes back [`Lane::close`].
+    pub(crate) fn open(&self) {
+        let _control = lock(&self.control);
+        self.gate().open();
+    }
+
+    /// Goes through another gate from now on: the scheduler has been replaced, and with it the page its gates lie in.
+    /// What the program wanted of the old gate holds for the new one; whoever waits at the old one comes to the new.
+    pub fn move_to(&self, gate: Shared<Gate>) {
+        let _control = lock(&self.control);
+        let old = self.gate();
+        gate.adopt(old);
+        self.gate.point_at(gate);
+        old.give(Order::Free);
+        old.open();
     }
 
     /// How the window is measured.
@@ -232,7 +272,7 @@ impl Lane {
 
     fn follow(&self, stop: &mut Stop) -> Result<(), HalError> {
         // The gate alone is level 1: the device has to be told nothing.
-        let wanted = (self.gate.is_stopped() && stop.level > Level::Block).then_some(stop.level);
+        let wanted = (self.gate().is_stopped() && stop.level > Level::Block).then_some(stop.level);
         if wanted == stop.told { Ok(()) } else { self.tell(stop, wanted) }
     }
 
@@ -254,6 +294,7 @@ impl Lane {
 /// used.
 pub(crate) struct Admitted<'a> {
     lane: &'a Lane,
+    gate: &'a Gate,
     place: Option<Reservation>,
 }
 
@@ -274,7 +315,7 @@ impl Drop for Admitted<'_> {
         if let Some(place) = self.place.take() {
             lock(&self.lane.tail).window.cancel(place);
         }
-        self.lane.gate.leave();
+        self.gate.leave();
     }
 }
 

@@ -169,18 +169,14 @@ impl XQueue {
     /// Stops new launches at once, and what the device holds as far as the level reaches. May be repeated; a queue
     /// that is suspended already has nothing left to wait for.
     pub fn suspend(&self, how: Suspend) -> Result<(), QueueError> {
-        let gate = self.lane.gate();
-        if gate.is_closed() {
+        if self.lane.gate().is_closed() {
             return Ok(self.lane.enforce()?);
         }
         if how.wait_all || how.wait_idle {
             self.wait_all()?;
         }
         loop {
-            gate.count_all();
-            gate.close();
-            // Once the device holds the queue stopped, what slips into it does no harm and may never come out.
-            gate.settle(|| self.lane.is_preempted());
+            self.lane.close();
             if how.sync_hw_queue || how.wait_idle {
                 self.lane.synchronized(|| self.lane.hw().synchronize())?;
             }
@@ -188,7 +184,7 @@ impl XQueue {
             if !more_came {
                 break;
             }
-            gate.open();
+            self.lane.open();
             self.wait_all()?;
         }
         Ok(self.lane.enforce()?)
@@ -201,7 +197,7 @@ impl XQueue {
                 worker.drop_pending();
             }
         }
-        self.lane.gate().open();
+        self.lane.open();
         Ok(self.lane.enforce()?)
     }
 
@@ -232,7 +228,50 @@ impl Drop for XQueue {
     /// What was suspended is let go: a queue nobody can resume any more must not hold work for ever.
     fn drop(&mut self) {
         drop(self.worker.take());
-        self.lane.gate().open();
+        self.lane.open();
         let _ = self.lane.enforce();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{NullQueue, Order, Unlinked};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    fn gate() -> Shared<Gate> {
+        Shared::from(Arc::new(Gate::default()))
+    }
+
+    #[test]
+    fn a_queue_whose_gate_moves_keeps_what_its_program_wanted() {
+        let old = gate();
+        old.give(Order::Hold);
+        let hw = Arc::new(NullQueue::default());
+        let queue = XQueue::new(QueueId(1), hw, old.clone(), Arc::new(Unlinked), LevelRequest::Auto).unwrap();
+        let launches = AtomicUsize::new(0);
+        std::thread::scope(|threads| {
+            threads.spawn(|| queue.launch(|| launches.fetch_add(1, Ordering::SeqCst)));
+            while !old.is_ready() {
+                std::thread::yield_now();
+            }
+            // Held by the scheduler, and now by the program too; then the scheduler is replaced.
+            queue.suspend(Suspend::default()).unwrap();
+            let new = gate();
+            queue.lane().move_to(new.clone());
+            assert!(new.is_closed() && !old.is_stopped());
+            while !new.is_ready() {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(2));
+            assert_eq!(
+                launches.load(Ordering::SeqCst),
+                0,
+                "launched though the program had suspended the queue"
+            );
+            queue.resume(Resume::default()).unwrap();
+        });
+        assert_eq!(launches.load(Ordering::SeqCst), 1);
     }
 }

@@ -5,6 +5,7 @@
 //! * [`client`]: the program's end.
 //! * [`coordinator`]: the scheduler's end, one round at a time.
 //! * [`local`]: the scheduler on a thread of this process.
+//! * [`protocol`], [`socket`]: what is said between a program, a tool and the service, and how.
 
 mod agent;
 pub mod bell;
@@ -12,6 +13,8 @@ pub mod client;
 pub mod coordinator;
 pub mod local;
 pub mod page;
+pub mod protocol;
+pub mod socket;
 mod waits;
 
 pub use bell::Bell;

@@ -41,6 +41,8 @@ struct Header {
     orders: Futex,
     /// Slots from this number on have never been used.
     high_water: AtomicU32,
+    /// The program has rung and the scheduler has not looked since: ringing again would say nothing new.
+    rung: AtomicU32,
 }
 
 /// One queue.
@@ -95,7 +97,8 @@ fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> PageError {
 /// A mapped page. Unmapped when the last reference is gone.
 pub struct Page {
     base: NonNull<Header>,
-    fd: OwnedFd,
+    /// Kept by the maker, to pass it on. The other end needs no descriptor once it has mapped the page.
+    fd: Option<OwnedFd>,
 }
 
 // SAFETY: everything behind `base` is atomics; the mapping belongs to this value alone.
@@ -112,7 +115,8 @@ impl Page {
         // A program that could shrink the file could kill the scheduler with SIGBUS.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("no seal"))?;
-        let page = Self::map(fd)?;
+        let base = Self::map(&fd)?;
+        let page = Self { base, fd: Some(fd) };
         let header = page.header();
         header.version.store(VERSION, Ordering::Relaxed);
         header.size.store(u32::try_from(SIZE).unwrap_or(u32::MAX), Ordering::Relaxed);
@@ -122,20 +126,21 @@ impl Page {
         Ok(Arc::new(page))
     }
 
-    /// Maps a page that was passed to this process, after checking that it is one.
-    pub fn attach(fd: OwnedFd) -> Result<Arc<Self>, PageError> {
-        let stat = rustix::fs::fstat(&fd).map_err(system("no status"))?;
+    /// Maps a page that was passed to this process, after checking that it is one. The descriptor is not needed
+    /// afterwards.
+    pub fn attach(fd: &OwnedFd) -> Result<Arc<Self>, PageError> {
+        let stat = rustix::fs::fstat(fd).map_err(system("no status"))?;
         if usize::try_from(stat.st_size) != Ok(SIZE) {
             // A page of another version may have another size: its header still tells which it is.
             if usize::try_from(stat.st_size).unwrap_or(0) < size_of::<Header>() {
                 return Err(PageError::NotAPage("too small"));
             }
         }
-        let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
+        let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
         if !seals.contains(SealFlags::SHRINK) {
             return Err(PageError::NotAPage("its size is not sealed"));
         }
-        let page = Self::map(fd)?;
+        let page = Self { base: Self::map(fd)?, fd: None };
         let header = page.header();
         if header.magic.load(Ordering::Acquire) != MAGIC {
             return Err(PageError::NotAPage("wrong magic number"));
@@ -147,8 +152,8 @@ impl Page {
         Ok(Arc::new(page))
     }
 
-    fn map(fd: OwnedFd) -> Result<Self, PageError> {
-        // SAFETY: a fresh mapping chosen by the kernel, of a file that this function owns; nobody else knows of it.
+    fn map(fd: &OwnedFd) -> Result<NonNull<Header>, PageError> {
+        // SAFETY: a fresh mapping at an address the kernel chooses; nobody else knows of it.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -160,8 +165,7 @@ impl Page {
             )
         }
         .map_err(system("no mapping"))?;
-        let base = NonNull::new(base.cast::<Header>()).ok_or(PageError::NotAPage("mapped at zero"))?;
-        Ok(Self { base, fd })
+        NonNull::new(base.cast::<Header>()).ok_or(PageError::NotAPage("mapped at zero"))
     }
 
     fn header(&self) -> &Header {
@@ -170,10 +174,23 @@ impl Page {
         unsafe { self.base.as_ref() }
     }
 
-    /// The descriptor, to be passed to the program.
+    /// The descriptor, to be passed to the program. Only its maker has it.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(|fd| fd.as_fd())
+    }
+
+    /// Notes that the program wants to be looked at. Answers whether the scheduler has to be told.
+    #[must_use]
+    pub fn ring(&self) -> bool {
+        // SeqCst, with `answer`: a scheduler that takes note before it looks misses nothing that was written before
+        // this.
+        self.header().rung.swap(1, Ordering::SeqCst) == 0
+    }
+
+    /// The scheduler is about to look: from here on ringing says something new.
+    pub fn answer(&self) {
+        self.header().rung.store(0, Ordering::SeqCst);
     }
 
     fn slot_at(&self, index: usize) -> Option<NonNull<Slot>> {
@@ -327,7 +344,7 @@ mod tests {
     #[test]
     fn both_ends_see_the_same_page() {
         let ours = Page::create().unwrap();
-        let theirs = Page::attach(ours.fd().try_clone_to_owned().unwrap()).unwrap();
+        let theirs = Page::attach(&ours.fd().unwrap().try_clone_to_owned().unwrap()).unwrap();
         let slot = theirs.take_slot(DeviceId(7)).unwrap();
         let seen: Vec<_> = ours.used_slots().map(|(index, slot)| (index, slot.device())).collect();
         assert_eq!(seen, [(slot, DeviceId(7))]);
@@ -338,7 +355,7 @@ mod tests {
     #[test]
     fn what_is_not_a_page_is_refused_with_a_reason() {
         let other = rustix::fs::memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        let says = |fd: &OwnedFd| Page::attach(fd.try_clone().unwrap()).err().unwrap().to_string();
+        let says = |fd: &OwnedFd| Page::attach(fd).err().unwrap().to_string();
         assert!(says(&other).ends_with("(too small)"));
         rustix::fs::ftruncate(&other, SIZE as u64).unwrap();
         assert!(says(&other).ends_with("(its size is not sealed)"));
@@ -350,7 +367,7 @@ mod tests {
     fn another_version_says_which_two_do_not_fit() {
         let page = Page::create().unwrap();
         page.header().version.store(99, Ordering::SeqCst);
-        let error = Page::attach(page.fd().try_clone_to_owned().unwrap()).err().unwrap();
+        let error = Page::attach(&page.fd().unwrap().try_clone_to_owned().unwrap()).err().unwrap();
         assert!(error.to_string().contains("has layout 99, this library knows 1"), "{error}");
     }
 

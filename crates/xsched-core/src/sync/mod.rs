@@ -7,7 +7,7 @@ mod futex;
 mod shared;
 
 pub use futex::Futex;
-pub use shared::Shared;
+pub use shared::{Movable, Shared};
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};

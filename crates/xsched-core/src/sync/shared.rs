@@ -4,7 +4,8 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Like `Arc<T>`, but the value may be part of something larger, such as a slot of a shared page.
 pub struct Shared<T: 'static> {
@@ -50,6 +51,45 @@ impl<T> Deref for Shared<T> {
         // SAFETY: `value` points into what `owner` keeps alive: `From` took it from that very `Arc`, the caller of
         // `inside` promised it, and `project` borrowed it from such a value, which nobody can move or change.
         unsafe { self.value.as_ref() }
+    }
+}
+
+/// A reference that can be pointed at another value while threads use it. What it ever pointed at stays alive as long
+/// as the reference does, so that whoever read the old one may go on using it.
+pub struct Movable<T: 'static> {
+    current: AtomicPtr<T>,
+    all: Mutex<Vec<Shared<T>>>,
+}
+
+impl<T: Send + Sync> Movable<T> {
+    /// Points at its first value.
+    #[must_use]
+    pub fn new(first: Shared<T>) -> Self {
+        Self { current: AtomicPtr::new(first.value.as_ptr()), all: Mutex::new(vec![first]) }
+    }
+
+    /// What it points at now.
+    #[must_use]
+    #[inline]
+    pub fn get(&self) -> &T {
+        // SAFETY: `current` always is the address of a value in `all`, which only grows: the value lives as long as
+        // `self`. SeqCst, with the store in `point_at`: whoever is counted at the old value and then looks here either
+        // sees the new one, or is seen by whoever moved and then looks at the count.
+        unsafe { &*self.current.load(Ordering::SeqCst) }
+    }
+
+    /// Points at another value from now on.
+    pub fn point_at(&self, next: Shared<T>) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let address = next.value.as_ptr();
+        all.push(next);
+        self.current.store(address, Ordering::SeqCst);
+    }
+
+    /// Everything it ever pointed at.
+    #[must_use]
+    pub fn all(&self) -> Vec<Shared<T>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

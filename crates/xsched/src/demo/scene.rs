@@ -146,7 +146,10 @@ impl<'a> Program<'a> {
         let mut passed = vec![device_fd];
         let page = scheduler.map(|_| Page::create()).transpose()?;
         if let (Some(scheduler), Some(page)) = (scheduler, &page) {
-            let (page_fd, bell_fd) = (inheritable(page.fd())?, inheritable(scheduler.bell().as_fd())?);
+            let (page_fd, bell_fd) = (
+                inheritable(page.fd().context("a page without a descriptor")?)?,
+                inheritable(scheduler.bell().as_fd())?,
+            );
             arg("--page-fd", page_fd.as_raw_fd().to_string());
             arg("--bell-fd", bell_fd.as_raw_fd().to_string());
             passed.extend([page_fd, bell_fd]);

@@ -69,7 +69,7 @@ impl Launcher {
         let hw = Arc::new(device.queue()?);
         let scheduled = match (args.page_fd, args.bell_fd) {
             (Some(page), Some(bell)) => {
-                let client = Client::new(Page::attach(passed(page))?, Bell::attach(passed(bell)));
+                let client = Client::new(Page::attach(&passed(page))?, Bell::attach(passed(bell)));
                 Some((client.join(Arc::clone(&hw) as _, args.level)?, client))
             }
             _ => None,

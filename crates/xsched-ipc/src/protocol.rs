@@ -1,0 +1,312 @@
+//! What is said over the socket. One packet, one message; JSON, so that versions can tell each other apart.
+//!
+//! ```text
+//!   program ── Join ──────────────► service        tool ── Status, Set, Policy ... ──► service
+//!           ◄─ Welcome + page fd ──                     ◄─ Status, Done, Refused ─────
+//!           ── (one byte: look!) ──►
+//! ```
+//!
+//! A packet of one byte is a ring of the doorbell. Who is asking is never part of a message: the service takes the
+//! peer's process and user from the kernel.
+
+use serde::{Deserialize, Serialize};
+use xsched_core::{Deadline, HintError, Hints, Laxity, Priority, Utilization};
+
+/// Grows when old and new can no longer understand each other.
+pub const PROTOCOL: u32 = 1;
+
+/// What a task would like, or what is to be changed: only what is given counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Wishes {
+    /// -256 to 255.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i64>,
+    /// Percent of the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub utilization: Option<i64>,
+    /// Microseconds from becoming ready; -1 takes it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_us: Option<i64>,
+    /// Microseconds, priority before, priority after; a span of -1 takes it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub laxity: Option<(i64, i64, i64)>,
+}
+
+impl Wishes {
+    /// What becomes of `hints` with these wishes. Refuses all if one is out of range.
+    pub fn applied_to(&self, mut hints: Hints) -> Result<Hints, HintError> {
+        if let Some(priority) = self.priority {
+            hints.priority = Priority::new(priority)?;
+        }
+        if let Some(percent) = self.utilization {
+            hints.utilization = Utilization::new(percent)?;
+        }
+        match self.deadline_us {
+            None => {}
+            Some(-1) => hints.deadline = None,
+            Some(us) => hints.deadline = Some(Deadline::from_micros(us)?),
+        }
+        match self.laxity {
+            None => {}
+            Some((-1, ..)) => hints.laxity = None,
+            Some((us, lax, critical)) => hints.laxity = Some(Laxity::new(us, lax, critical)?),
+        }
+        Ok(hints)
+    }
+}
+
+/// Whom a command means.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// One process.
+    Pid(u32),
+    /// Every program that was given this name, or whose executable has it.
+    Name(String),
+}
+
+/// What is asked of the service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", content = "with", rename_all = "snake_case")]
+pub enum Request {
+    /// A program wants to be scheduled; answered with [`Reply::Welcome`] and the descriptor of its page.
+    Join {
+        /// [`PROTOCOL`] of the program's library.
+        protocol: u32,
+        /// Version of the program's library, for people.
+        version: String,
+        /// What the program was named by its user, if it was.
+        name: Option<String>,
+        /// What it would like.
+        wishes: Wishes,
+    },
+    /// A joined program changes its own wishes.
+    Hint(Wishes),
+    /// A joined program gives one of its queues wishes of its own.
+    QueueHint {
+        /// The queue's slot in the page.
+        slot: usize,
+        /// What it would like.
+        wishes: Wishes,
+    },
+    /// Everything there is to see.
+    Status,
+    /// Changes somebody's wishes.
+    Set {
+        /// Whose.
+        target: Target,
+        /// To what.
+        wishes: Wishes,
+    },
+    /// Holds all of a program's launches until it is resumed.
+    Suspend(Target),
+    /// Takes that back.
+    Resume(Target),
+    /// Changes the policy and its settings; what is not given stays. Nothing given: just tells.
+    Policy {
+        /// Either name of a policy.
+        name: Option<String>,
+        /// Length of a turn.
+        timeslice_us: Option<i64>,
+        /// Tasks at once under KEDF.
+        k: Option<usize>,
+    },
+    /// Says which process owns the window that has the focus.
+    Focus(Option<u32>),
+    /// From now on this connection is sent [`Reply::Events`] until it is closed.
+    Trace,
+    /// The metrics as Prometheus reads them.
+    Metrics,
+    /// Ends the service: a successor is about to take its place, or nobody needs it any more.
+    Stop,
+}
+
+/// What the service answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", content = "with", rename_all = "snake_case")]
+pub enum Reply {
+    /// The program is scheduled; its page comes with this packet.
+    Welcome {
+        /// Version of the service, for people.
+        version: String,
+    },
+    /// It was done.
+    Done,
+    /// It was not done, and why, in words for people.
+    Refused {
+        /// The reason.
+        why: String,
+    },
+    /// Everything there is to see. Long lists come in several packets, all but the last with `more`.
+    Status(Status),
+    /// The policy at work.
+    Policy {
+        /// Short name: `HPF`.
+        name: String,
+        /// Length of a turn.
+        timeslice_us: u64,
+        /// Tasks at once under KEDF.
+        k: usize,
+    },
+    /// The metrics as Prometheus reads them.
+    Metrics {
+        /// The text.
+        text: String,
+    },
+    /// What has happened.
+    Events {
+        /// In the order it happened.
+        events: Vec<Event>,
+        /// How many were lost because nobody read them in time.
+        lost: u64,
+    },
+}
+
+/// The service and all that it schedules, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the service.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Short name of the policy.
+    pub policy: String,
+    /// Monotonic clock at this moment: rates come from the difference of two.
+    pub now_ns: u64,
+    /// Rounds the scheduler has made.
+    pub rounds: u64,
+    /// The tasks, by device.
+    pub tasks: Vec<TaskStatus>,
+    /// More tasks follow in the next packet.
+    pub more: bool,
+}
+
+/// What a task is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskState {
+    /// Has no work.
+    #[default]
+    Idle,
+    /// Has work and may run.
+    Running,
+    /// Has work and is held.
+    Held,
+    /// A person suspended it.
+    Suspended,
+}
+
+/// One task, for people and programs to look at. Counters only grow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TaskStatus {
+    /// Its number.
+    pub task: u64,
+    /// Its process.
+    pub pid: u32,
+    /// The user its process belongs to.
+    pub uid: u32,
+    /// What its user named it, else its executable. Empty if the asker may not know.
+    pub name: String,
+    /// Its command line. Empty if the asker may not know.
+    pub cmdline: String,
+    /// Its device, as [`xsched_core::DeviceId`] numbers it.
+    pub device: u64,
+    /// Made for one queue that has wishes of its own.
+    pub own: bool,
+    /// Importance.
+    pub priority: i16,
+    /// Percent of the device.
+    pub utilization: u8,
+    /// Microseconds, if it has a deadline.
+    pub deadline_us: Option<u64>,
+    /// Microseconds, if it has a laxity.
+    pub laxity_us: Option<u64>,
+    /// What it is doing.
+    pub state: TaskState,
+    /// Queues under control.
+    pub queues: u32,
+    /// Launches that were counted. Alone on its device a task is not counted.
+    pub launches: u64,
+    /// Device time it was allowed to use while it had work.
+    pub used_ns: u64,
+    /// Time it had work and was held.
+    pub held_ns: u64,
+    /// Times it was stopped while it had work.
+    pub preemptions: u64,
+    /// 99th percentile of the waits for the device, if it ever waited.
+    pub wait_p99_us: Option<u64>,
+}
+
+/// Something that happened in the scheduler.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, on the monotonic clock.
+    pub at_ns: u64,
+    /// To which task; 0 for the scheduler itself.
+    pub task: u64,
+    /// Its process.
+    pub pid: u32,
+    /// Its device.
+    pub device: u64,
+    /// What.
+    pub what: What,
+}
+
+/// What can happen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// A task appeared, with the name of its program.
+    Came(String),
+    /// A task is gone.
+    Gone,
+    /// It has work.
+    Ready,
+    /// It has no work any more.
+    Idle,
+    /// It may run.
+    Run,
+    /// It is held.
+    Hold,
+    /// The scheduler decided; it took so many nanoseconds.
+    Round(u64),
+    /// The policy was changed.
+    Policy(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_the_journey() {
+        let wishes = Wishes { priority: Some(-3), laxity: Some((5, 1, 2)), ..Wishes::default() };
+        for request in [
+            Request::Join { protocol: PROTOCOL, version: "1".into(), name: None, wishes: wishes.clone() },
+            Request::Hint(wishes.clone()),
+            Request::QueueHint { slot: 3, wishes: wishes.clone() },
+            Request::Set { target: Target::Name("a".into()), wishes },
+            Request::Suspend(Target::Pid(7)),
+            Request::Policy { name: Some("fair".into()), timeslice_us: None, k: None },
+            Request::Focus(None),
+            Request::Status,
+        ] {
+            let text = serde_json::to_string(&request).unwrap();
+            assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request, "{text}");
+        }
+        let status = Reply::Status(Status { tasks: vec![TaskStatus::default()], ..Status::default() });
+        let text = serde_json::to_string(&status).unwrap();
+        assert_eq!(serde_json::from_str::<Reply>(&text).unwrap(), status, "{text}");
+    }
+
+    #[test]
+    fn wishes_out_of_range_change_nothing() {
+        let wishes = Wishes { priority: Some(7), utilization: Some(900), ..Wishes::default() };
+        let error = wishes.applied_to(Hints::default()).unwrap_err();
+        assert_eq!(error.field, "utilization");
+        let back = Wishes { deadline_us: Some(-1), ..Wishes::default() };
+        let hints = Hints { deadline: Some(Deadline::from_micros(5).unwrap()), ..Hints::default() };
+        assert_eq!(back.applied_to(hints).unwrap().deadline, None);
+    }
+}

@@ -1,0 +1,197 @@
+//! Packets over a unix socket, with descriptors where needed.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The longest packet either side sends.
+pub const LONGEST: usize = 64 * 1024;
+
+/// The packet that is a ring of the doorbell.
+const RING: &[u8] = b"!";
+
+/// Why a message could not be sent or received.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The other side is gone.
+    #[error("the other side closed the connection")]
+    Closed,
+    /// The system refused.
+    #[error("{what}: {why}")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// What the system said.
+        why: Errno,
+    },
+    /// A packet that makes no sense.
+    #[error("a packet that makes no sense: {0}")]
+    Rubbish(String),
+}
+
+fn system(what: &'static str) -> impl FnOnce(Errno) -> SocketError {
+    move |why| match why {
+        Errno::PIPE | Errno::CONNRESET => SocketError::Closed,
+        why => SocketError::System { what, why },
+    }
+}
+
+/// What came.
+#[derive(Debug)]
+pub enum Packet<T> {
+    /// The doorbell.
+    Ring,
+    /// A message, and the descriptor that came with it.
+    Message(T, Option<OwnedFd>),
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Connection(OwnedFd);
+
+impl Connection {
+    /// Wraps an accepted connection.
+    #[must_use]
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Connects to a service.
+    pub fn to(path: &Path) -> Result<Self, SocketError> {
+        let fd = socket()?;
+        let address = SocketAddrUnix::new(path).map_err(system("the socket's path"))?;
+        rustix::net::connect(&fd, &address).map_err(system("no connection"))?;
+        Ok(Self(fd))
+    }
+
+    /// Rings the doorbell. Never blocks; rings that do not fit say nothing new.
+    pub fn ring(&self) {
+        let _ = rustix::net::send(&self.0, RING, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Sends a message. With `wait` false, gives up if the other side does not read.
+    pub fn send(
+        &self,
+        message: &impl Serialize,
+        fd: Option<BorrowedFd<'_>>,
+        wait: bool,
+    ) -> Result<(), SocketError> {
+        let text = serde_json::to_vec(message).map_err(|error| SocketError::Rubbish(error.to_string()))?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
+        if !fds.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+        }
+        let flags = if wait { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
+        rustix::net::sendmsg(&self.0, &[IoSlice::new(&text)], &mut ancillary, flags)
+            .map(drop)
+            .map_err(system("sending"))
+    }
+
+    /// Waits for the next packet. With `wait` false, answers none if there is none.
+    pub fn receive<T: DeserializeOwned>(&self, wait: bool) -> Result<Option<Packet<T>>, SocketError> {
+        let mut text = vec![0; LONGEST];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags =
+            if wait { RecvFlags::CMSG_CLOEXEC } else { RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT };
+        let got = loop {
+            match rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut text)], &mut ancillary, flags) {
+                Ok(got) => break got,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(why) => return Err(system("receiving")(why)),
+            }
+        };
+        let mut fd = None;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                // Descriptors beyond the first are closed as they are dropped.
+                fd = fds.fold(fd, |first, next| first.or(Some(next)));
+            }
+        }
+        match &text[..got.bytes] {
+            [] => Err(SocketError::Closed),
+            RING => Ok(Some(Packet::Ring)),
+            text => {
+                let message =
+                    serde_json::from_slice(text).map_err(|error| SocketError::Rubbish(error.to_string()))?;
+                Ok(Some(Packet::Message(message, fd)))
+            }
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A socket of the kind both sides use.
+pub fn socket() -> Result<OwnedFd, SocketError> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(system("no socket"))
+}
+
+/// Where a service of this user, or of the whole machine, listens; the first that exists is the one to use.
+///
+/// `XSCHED_SOCKET` names one and rules the others out.
+#[must_use]
+pub fn candidates() -> Vec<PathBuf> {
+    if let Some(path) = std::env::var_os("XSCHED_SOCKET") {
+        return vec![path.into()];
+    }
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("xsched/socket"));
+    own.into_iter().chain([PathBuf::from("/run/xsched/socket")]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Reply, Request};
+
+    fn pair() -> (Connection, Connection) {
+        let (a, b) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        (Connection(a), Connection(b))
+    }
+
+    #[test]
+    fn messages_rings_and_descriptors_arrive_in_order() {
+        let (program, service) = pair();
+        assert!(service.receive::<Request>(false).unwrap().is_none());
+        program.send(&Request::Status, None, true).unwrap();
+        program.ring();
+        let Some(Packet::Message(Request::Status, None)) = service.receive(true).unwrap() else { panic!() };
+        let Some(Packet::<Request>::Ring) = service.receive(true).unwrap() else { panic!() };
+        let page = crate::Page::create().unwrap();
+        service.send(&Reply::Welcome { version: "1".into() }, page.fd(), true).unwrap();
+        let Some(Packet::Message(Reply::Welcome { .. }, Some(fd))) = program.receive(true).unwrap() else {
+            panic!()
+        };
+        crate::Page::attach(&fd).unwrap();
+    }
+
+    #[test]
+    fn rubbish_and_farewells_are_told_apart() {
+        let (program, service) = pair();
+        rustix::net::send(&program.0, b"rubbish", SendFlags::empty()).unwrap();
+        assert!(matches!(service.receive::<Request>(true), Err(SocketError::Rubbish(_))));
+        drop(program);
+        assert!(matches!(service.receive::<Request>(true), Err(SocketError::Closed)));
+        assert!(matches!(service.send(&Reply::Done, None, true), Err(SocketError::Closed)));
+        service.ring();
+    }
+}
