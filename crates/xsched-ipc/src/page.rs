@@ -54,6 +54,10 @@ pub struct Slot {
     device: AtomicU64,
     in_use: AtomicU32,
     waits_for: [AtomicU32; 4],
+    /// For people to look at; the program keeps them up to date.
+    level: AtomicU32,
+    threshold: AtomicU32,
+    batch_size: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Header>() == 256);
@@ -286,6 +290,21 @@ impl Slot {
     #[must_use]
     pub fn device(&self) -> DeviceId {
         DeviceId(self.device.load(Ordering::Relaxed))
+    }
+
+    /// Shows the settings in force: level, threshold and batch size, the latter two 0 while the window is measured in
+    /// time.
+    pub fn show_settings(&self, level: u8, threshold: u32, batch_size: u32) {
+        self.level.store(level.into(), Ordering::Relaxed);
+        self.threshold.store(threshold, Ordering::Relaxed);
+        self.batch_size.store(batch_size, Ordering::Relaxed);
+    }
+
+    /// The settings the program shows.
+    #[must_use]
+    pub fn settings(&self) -> (u8, u32, u32) {
+        let level = u8::try_from(self.level.load(Ordering::Relaxed)).unwrap_or(0);
+        (level, self.threshold.load(Ordering::Relaxed), self.batch_size.load(Ordering::Relaxed))
     }
 
     /// Says who this queue waits for, replacing what was said before. One thread at a time.

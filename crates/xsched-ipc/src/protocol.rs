@@ -56,6 +56,21 @@ impl Wishes {
     }
 }
 
+/// How a queue is preempted and how much of it may be in flight: only what is given counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// 1 to 3.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<i64>,
+    /// Commands in flight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<i64>,
+    /// Commands from one marker to the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_size: Option<i64>,
+}
+
 /// Whom a command means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -112,6 +127,13 @@ pub enum Request {
         /// Tasks at once under KEDF.
         k: Option<usize>,
     },
+    /// Changes how one queue is preempted and how much of it is in flight; handed on to its program.
+    Configure {
+        /// The queue, by [`QueueStatus::handle`].
+        queue: u64,
+        /// To what.
+        settings: Settings,
+    },
     /// Says which process owns the window that has the focus.
     Focus(Option<u32>),
     /// From now on this connection is sent [`Reply::Events`] until it is closed.
@@ -140,6 +162,13 @@ pub enum Reply {
     },
     /// Everything there is to see. Long lists come in several packets, all but the last with `more`.
     Status(Status),
+    /// To a joined program, unasked: somebody changed the settings of one of its queues.
+    Configure {
+        /// The queue's slot in the page.
+        slot: usize,
+        /// To what.
+        settings: Settings,
+    },
     /// The policy at work.
     Policy {
         /// Short name: `HPF`.
@@ -178,7 +207,9 @@ pub struct Status {
     pub rounds: u64,
     /// The tasks, by device.
     pub tasks: Vec<TaskStatus>,
-    /// More tasks follow in the next packet.
+    /// The queues, by program.
+    pub queues: Vec<QueueStatus>,
+    /// More tasks and queues follow in the next packet.
     pub more: bool,
 }
 
@@ -236,6 +267,29 @@ pub struct TaskStatus {
     pub preemptions: u64,
     /// 99th percentile of the waits for the device, if it ever waited.
     pub wait_p99_us: Option<u64>,
+}
+
+/// One queue under control.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueStatus {
+    /// Its number in this service.
+    pub handle: u64,
+    /// Its task.
+    pub task: u64,
+    /// Its process.
+    pub pid: u32,
+    /// Its device.
+    pub device: u64,
+    /// The level it is preempted at.
+    pub level: u8,
+    /// Commands in flight at most; 0 while the window is measured in time.
+    pub threshold: u32,
+    /// Commands from one marker to the next; 0 while the window is measured in time.
+    pub batch_size: u32,
+    /// Has work.
+    pub ready: bool,
+    /// Held.
+    pub suspended: bool,
 }
 
 /// Something that happened in the scheduler.

@@ -16,8 +16,18 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(commands::run::Args),
+    Serve(commands::serve::Args),
+    Ps(commands::ps::Args),
+    Top(commands::top::Args),
+    Set(commands::set::Args),
+    Policy(commands::policy::Args),
+    Trace(commands::trace::Args),
+    Doctor(commands::doctor::Args),
+    Config(commands::config::Args),
     Demo(commands::demo::Args),
     Simulate(commands::simulate::Args),
+    Bench(commands::bench::Args),
     #[command(hide = true)]
     DemoWorker(demo::worker::Args),
 }
@@ -25,9 +35,19 @@ enum Command {
 /// Parses the command line and runs what it names.
 pub(crate) fn run() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Run(args) => commands::run::run(&args),
+        Command::Serve(args) => commands::serve::run(&args),
+        Command::Ps(args) => commands::ps::run(&args),
+        Command::Top(args) => commands::top::run(&args),
+        Command::Set(args) => commands::set::run(&args),
+        Command::Policy(args) => commands::policy::run(&args),
+        Command::Trace(args) => commands::trace::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Config(args) => commands::config::run(&args),
         Command::Demo(args) => commands::demo::run(&args),
-        Command::DemoWorker(args) => demo::worker::run(&args),
         Command::Simulate(args) => commands::simulate::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::DemoWorker(args) => demo::worker::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

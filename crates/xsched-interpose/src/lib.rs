@@ -1,0 +1,1 @@
+//! Hooks without vendor names: real functions, re-entry, fork and exit.

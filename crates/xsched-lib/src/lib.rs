@@ -1,0 +1,1 @@
+//! libxsched.so: all hooks and the C interface in one library.
