@@ -146,10 +146,10 @@ impl XQueue {
 
     /// Waits until every command submitted so far has completed on the device.
     pub fn wait_all(&self) -> Result<(), QueueError> {
-        if let Some(worker) = self.worker.get() {
-            if let Some(newest) = worker.newest() {
-                worker.wait(&self.lane, &newest)?;
-            }
+        if let Some(worker) = self.worker.get()
+            && let Some(newest) = worker.newest()
+        {
+            worker.wait(&self.lane, &newest)?;
         }
         self.lane.synchronized(|| self.lane.hw().synchronize())?;
         Ok(())
@@ -192,10 +192,10 @@ impl XQueue {
 
     /// Lets launches go on where they were stopped. May be repeated.
     pub fn resume(&self, how: Resume) -> Result<(), QueueError> {
-        if how.drop_commands {
-            if let Some(worker) = self.worker.get() {
-                worker.drop_pending();
-            }
+        if how.drop_commands
+            && let Some(worker) = self.worker.get()
+        {
+            worker.drop_pending();
         }
         self.lane.open();
         Ok(self.lane.enforce()?)

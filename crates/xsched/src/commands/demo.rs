@@ -1,7 +1,8 @@
 //! `xsched demo`: shows in a quarter of a minute what XSched does.
 
+use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -50,6 +51,8 @@ const BACKGROUND_BATCH: u32 = 16;
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::default();
     let level = config.capabilities().negotiate(args.level)?;
+    // Opened first: a quarter of a minute is long to wait for "permission denied".
+    let page = if args.no_html { None } else { Some(create(&args.html)?) };
     let requests = args.requests as usize;
     let plan = Plan {
         level: args.level,
@@ -84,12 +87,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         },
         scenes,
     };
-    show(args, &results)
+    show(args, page, &results)
 }
 
-fn show(args: &Args, results: &Results) -> anyhow::Result<()> {
-    if !args.no_html {
-        std::fs::write(&args.html, html::page(results))
+fn create(path: &Path) -> anyhow::Result<File> {
+    File::create(path).with_context(|| format!("cannot write the page to {}", path.display()))
+}
+
+fn show(args: &Args, page: Option<File>, results: &Results) -> anyhow::Result<()> {
+    if let Some(mut page) = page {
+        page.write_all(html::page(results).as_bytes())
             .with_context(|| format!("cannot write the page to {}", args.html.display()))?;
     }
     let mut out = io::stdout().lock();
