@@ -13,7 +13,7 @@
 //! 4. `preempt` and `restore` may be repeated without effect.
 //! 5. A call that cannot be carried out answers with an error; it neither panics nor prints.
 //!
-//! [`crate::conformance`] checks all of this for any backend.
+//! The conformance suite (feature `conformance`) checks all of this for any backend.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The test suite that every backend passes. One line in a test file runs it all:
 //!
-//! ```ignore
+//! ```text
 //! xsched_core::conformance!(MySubject::new());
 //! ```
 //!

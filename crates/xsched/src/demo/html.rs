@@ -207,11 +207,4 @@ mod tests {
         results.scenes.clear();
         assert!(page(&results).ends_with("</html>\n"));
     }
-
-    #[test]
-    #[ignore = "writes a page to look at into the directory for temporary files"]
-    fn preview() {
-        std::fs::write(std::env::temp_dir().join("xsched-demo-preview.html"), page(&sample::realistic()))
-            .unwrap();
-    }
 }

@@ -1,6 +1,6 @@
 //! What a demo measured, and what follows from it: pure functions from data to text.
 //!
-//! The terminal table is in [`table`], the JSON in [`json`]; the page in [`super::html`].
+//! The terminal table is in [`table()`], the JSON in [`json()`]; the page in [`super::html`].
 
 mod json;
 #[cfg(test)]
