@@ -17,6 +17,7 @@
 
 use std::time::Duration;
 
+use crate::gate::Order;
 use crate::ids::DeviceId;
 use crate::level::{Capabilities, Level};
 use crate::time::Nanos;
@@ -81,4 +82,10 @@ pub trait HwQueue: Send + Sync {
 
     /// Lets the queue run on where it was stopped.
     fn restore(&self) -> Result<(), HalError>;
+
+    /// The scheduler's order for this queue is another now. For devices that can be told beforehand who may take them
+    /// from whom, as with timeslices; only called at [`Level::Interrupt`], else with [`Order::Free`].
+    fn order_changed(&self, order: Order) {
+        let _ = order;
+    }
 }

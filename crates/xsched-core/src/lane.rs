@@ -38,6 +38,8 @@ struct Stop {
     level: Level,
     /// The level at which the device has been told to stop this queue.
     told: Option<Level>,
+    /// The order the device was told of last.
+    order: Order,
 }
 
 impl Lane {
@@ -55,7 +57,7 @@ impl Lane {
             control: Mutex::new(()),
             link,
             tail: Mutex::new(Tail { window: Window::new(Limit::default()), probe: None }),
-            stop: Mutex::new(Stop { level, told: None }),
+            stop: Mutex::new(Stop { level, told: None, order: Order::Free }),
             preempted: AtomicBool::new(false),
         })
     }
@@ -271,6 +273,11 @@ impl Lane {
     }
 
     fn follow(&self, stop: &mut Stop) -> Result<(), HalError> {
+        let order = if stop.level == Level::Interrupt { self.gate().order() } else { Order::Free };
+        if order != stop.order {
+            self.hw.order_changed(order);
+            stop.order = order;
+        }
         // The gate alone is level 1: the device has to be told nothing.
         let wanted = (self.gate().is_stopped() && stop.level > Level::Block).then_some(stop.level);
         if wanted == stop.told { Ok(()) } else { self.tell(stop, wanted) }

@@ -1,17 +1,9 @@
-//! Tasks: what is scheduled. Groups queues, follows who is ready, and knows who waits for whom.
+//! Tasks: what is scheduled. Groups queues, and follows who is ready.
 //!
 //! By default all queues of a process on a device are one task, because streams of a process wait for each other: to
 //! stop one and run the other would stop both. A queue becomes a task of its own only when it is given hints of its
-//! own. Then the same trouble comes back for it:
-//!
-//! ```text
-//!    high:  ── wait(event) ── runs nothing, yet is ready, so the policy runs it and nobody else
-//!    low:   ── ... record(event)   never gets that far
-//! ```
-//!
-//! so whoever a running task waits for inherits its right to run ([`TaskTable::inherit`]), and so on along the chain.
-//! It is the right to run that is inherited, not the number: that ends the deadlock under every policy, whether it
-//! goes by priority, deadline or share.
+//! own. The scheduler then has to know which of them wait for which others, and lets whoever a running task waits for
+//! run too.
 
 use std::collections::HashMap;
 
@@ -59,7 +51,6 @@ struct Member {
     process: Process,
     device: DeviceId,
     ready: bool,
-    waits_for: Vec<QueueId>,
 }
 
 /// All tasks a scheduler knows, in the order of device and id.
@@ -68,8 +59,6 @@ pub struct TaskTable {
     tasks: Vec<Task>,
     members: HashMap<QueueId, Member>,
     last_id: u64,
-    /// Queues that wait for others. Zero nearly always, and then inheritance costs nothing.
-    waiters: usize,
 }
 
 impl TaskTable {
@@ -104,7 +93,7 @@ impl TaskTable {
             .find(|t| !t.own && t.process.id == process.id && t.device == device)
             .map(|t| t.id);
         let task = shared.unwrap_or_else(|| self.make_task(process, device, hints, false));
-        let member = Member { task, process, device, ready: false, waits_for: Vec::new() };
+        let member = Member { task, process, device, ready: false };
         if self.members.insert(queue, member).is_none() {
             self.with_task(device, task, |t| t.queues += 1);
         }
@@ -146,7 +135,6 @@ impl TaskTable {
     /// A queue is gone, and its task with it if it was the last.
     pub fn remove_queue(&mut self, queue: QueueId) {
         if let Some(member) = self.members.remove(&queue) {
-            self.waiters -= usize::from(!member.waits_for.is_empty());
             self.leave_task(&member);
         }
     }
@@ -174,48 +162,9 @@ impl TaskTable {
         changed
     }
 
-    /// Says which queues a queue waits for, replacing what was said before.
-    pub fn set_waits(&mut self, queue: QueueId, waits_for: &[QueueId]) {
-        if let Some(member) = self.members.get_mut(&queue) {
-            self.waiters -= usize::from(!member.waits_for.is_empty());
-            member.waits_for.clear();
-            member.waits_for.extend(waits_for.iter().filter(|other| **other != queue));
-            self.waiters += usize::from(!member.waits_for.is_empty());
-        }
-    }
-
     /// Adds to the device time a task has had.
     pub fn charge(&mut self, device: DeviceId, task: TaskId, span: Nanos) {
         self.with_task(device, task, |t| t.used += span);
-    }
-
-    /// Extends the right to run to whom the running tasks wait for. `runs` is in the order of [`TaskTable::tasks`].
-    pub fn inherit(&self, runs: &mut [bool]) {
-        if self.waiters == 0 {
-            return;
-        }
-        let edges: Vec<(usize, usize)> = self
-            .members
-            .values()
-            .filter(|waiter| waiter.ready)
-            .flat_map(|waiter| waiter.waits_for.iter().map(move |holder| (waiter, *holder)))
-            .filter_map(|(waiter, holder)| {
-                Some((self.position(waiter.device, waiter.task)?, self.position_of(holder)?))
-            })
-            .collect();
-        // Each round reaches one link further; a chain has no more links than there are tasks.
-        for _ in 0..self.tasks.len() {
-            let mut grew = false;
-            for (waiter, holder) in &edges {
-                if runs[*waiter] && !runs[*holder] {
-                    runs[*holder] = true;
-                    grew = true;
-                }
-            }
-            if !grew {
-                break;
-            }
-        }
     }
 
     fn make_task(&mut self, process: Process, device: DeviceId, hints: Hints, own: bool) -> TaskId {
@@ -315,30 +264,11 @@ mod tests {
     fn nothing_is_left_of_a_task_whose_last_queue_is_gone() {
         let mut table = table_with(&[(1, 7), (2, 7)]);
         table.set_ready(QueueId(1), true, Nanos(5));
-        table.set_waits(QueueId(1), &[QueueId(2)]);
         table.remove_queue(QueueId(1));
         assert!(!table.tasks()[0].ready);
         table.remove_queue(QueueId(2));
         assert!(table.tasks().is_empty());
-        assert_eq!((table.members.len(), table.waiters), (0, 0));
-    }
-
-    #[test]
-    fn the_right_to_run_is_inherited_along_a_chain_and_around_a_circle() {
-        let mut table = table_with(&[(1, 1), (2, 2), (3, 3), (4, 4)]);
-        for queue in 1..=4 {
-            table.set_ready(QueueId(queue), true, Nanos::ZERO);
-        }
-        table.set_waits(QueueId(1), &[QueueId(2)]);
-        table.set_waits(QueueId(2), &[QueueId(3)]);
-        table.set_waits(QueueId(3), &[QueueId(1)]);
-        let mut runs = [true, false, false, false];
-        table.inherit(&mut runs);
-        assert_eq!(runs, [true, true, true, false]);
-        // What nobody who runs waits for stays where it is.
-        let mut runs = [false, false, false, true];
-        table.inherit(&mut runs);
-        assert_eq!(runs, [false, false, false, true]);
+        assert_eq!(table.members.len(), 0);
     }
 
     #[test]

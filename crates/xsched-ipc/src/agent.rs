@@ -1,4 +1,4 @@
-//! The two threads a scheduled program has, started with its first queue.
+//! The two threads a scheduled program has, started when there is somebody to give orders.
 //!
 //! * The *enforcer* makes the devices follow the orders, and frees everybody if the scheduler has died. It calls nothing
 //!   that waits for the device's own progress, so that an order to stop is carried out at once.
@@ -9,10 +9,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use xsched_core::{Epoch, HEARTBEAT, Link as _, Order};
+use xsched_core::{HEARTBEAT, Link as _, Order};
 
-use crate::client::{JoinedQueue, Members, PageLink};
-use crate::page::SLOTS;
+use crate::joined::{JoinedQueue, Look};
+use crate::program::Program;
+use crate::threads;
 
 /// How often the watcher looks whether busy queues have become idle, while somebody waits for that.
 const LOOK_FOR_IDLE: Duration = Duration::from_millis(1);
@@ -20,39 +21,42 @@ const LOOK_FOR_IDLE: Duration = Duration::from_millis(1);
 const LONG_SLEEP: Duration = Duration::from_secs(1);
 
 /// What a thread does each time it comes round; answers how soon to come again.
-type Tend = Box<dyn FnMut(&Members, &PageLink) -> Duration + Send>;
+type Tend = fn(&Program) -> Duration;
 
-/// Starts both. They end when `members` is gone and somebody bumps the page's orders.
-pub(crate) fn start(link: &Arc<PageLink>, members: &Arc<Members>) -> std::io::Result<()> {
-    let spawn = |name: &str, mut tend: Tend| {
-        let (link, members) = (Arc::clone(link), Arc::downgrade(members));
-        let rounds = move || go_round(&link, &members, &mut tend);
-        std::thread::Builder::new().name(name.to_owned()).spawn(rounds).map(drop)
-    };
-    spawn("xsched-enforce", Box::new(enforce))?;
-    let mut last_look = vec![Look { order: Order::Free, epoch: Epoch::default() }; SLOTS];
-    spawn("xsched-watch", Box::new(move |members, link| watch(members, link, &mut last_look)))
+/// Starts both. They end when the program is gone and somebody bumps the orders of its page.
+pub(crate) fn start(program: &Arc<Program>) -> std::io::Result<()> {
+    let agents: [(&str, Tend); 2] = [("xsched-enforce", enforce), ("xsched-watch", watch)];
+    for (name, tend) in agents {
+        let program = Arc::downgrade(program);
+        threads::start(name, move || go_round(&program, tend))?;
+    }
+    Ok(())
 }
 
-/// Tends to the members again whenever an order has changed, and no later than `tend` says.
-fn go_round(link: &PageLink, members: &Weak<Members>, tend: &mut dyn FnMut(&Members, &PageLink) -> Duration) {
-    let orders = link.page.orders();
+/// Tends to the queues again whenever an order has changed, and no later than `tend` says.
+fn go_round(program: &Weak<Program>, tend: Tend) {
     loop {
+        let Some(program) = program.upgrade() else { return };
+        let seat = program.seat();
+        let orders = seat.page.orders();
         let seen = orders.word().load(Ordering::SeqCst);
-        let Some(members) = members.upgrade() else { return };
-        let sleep = tend(&members, link);
-        drop(members);
+        if !Arc::ptr_eq(&seat, &program.seat()) {
+            // Who moves bumps the old page afterwards; that may have been before we looked at it.
+            continue;
+        }
+        let sleep = tend(&program);
+        drop(program);
         orders.wait(seen, Some(sleep));
     }
 }
 
-fn enforce(members: &Members, link: &PageLink) -> Duration {
+fn enforce(program: &Program) -> Duration {
     let mut sleep = LONG_SLEEP;
-    for queue in members.living() {
+    for queue in program.living() {
         let (lane, gate) = (queue.lane(), queue.lane().gate());
         if gate.order() == Order::Hold {
             sleep = HEARTBEAT;
-            if !link.alive() {
+            if !program.alive() {
                 gate.give(Order::Free);
             }
         }
@@ -62,39 +66,35 @@ fn enforce(members: &Members, link: &PageLink) -> Duration {
     sleep
 }
 
-/// What the watcher saw of a queue when it looked last.
-#[derive(Clone, Copy)]
-struct Look {
-    order: Order,
-    epoch: Epoch,
-}
-
-fn watch(members: &Members, link: &PageLink, last_look: &mut [Look]) -> Duration {
+fn watch(program: &Program) -> Duration {
     let mut sleep = LONG_SLEEP;
-    for queue in members.living() {
-        let last = &mut last_look[queue.slot()];
-        sleep = sleep.min(watch_queue(&queue, members, last));
+    for queue in program.living() {
+        sleep = sleep.min(watch_queue(&queue, program));
     }
-    if members.waits.forget_what_is_over() {
-        link.ring();
+    if program.waits.forget_what_is_over() {
+        program.ring();
     }
     sleep
 }
 
 /// Looks at one queue. Answers how soon to look again.
-fn watch_queue(queue: &Arc<JoinedQueue>, members: &Members, last: &mut Look) -> Duration {
-    let (lane, order) = (queue.lane(), queue.lane().gate().order());
-    if last.order == Order::Free && order != Order::Free {
+fn watch_queue(queue: &Arc<JoinedQueue>, program: &Program) -> Duration {
+    let lane = queue.lane();
+    let gate = lane.gate();
+    let (order, epoch) = (gate.order(), gate.epoch());
+    let seen = Look { gate: std::ptr::from_ref(gate).addr(), order, epoch };
+    let last = queue.note_look(seen);
+    let was_free = last.order == Order::Free || last.gate != seen.gate;
+    if was_free && order != Order::Free {
         // Nobody has counted until now. There may be work, and it may wait for any of our queues.
         lane.assume_busy();
         if let Some(point) = queue.record() {
-            members.waits.add_unknown(queue, point);
+            program.waits.add_unknown(queue, point);
         }
+        return LOOK_FOR_IDLE;
     }
-    let epoch = lane.gate().epoch();
     // Whoever still launches needs no question to the device.
     let silent = epoch == last.epoch;
-    *last = Look { order, epoch };
     match order {
         Order::Free | Order::Hold => LONG_SLEEP,
         Order::Watched | Order::Paced if epoch.is_idle() || (silent && lane.poll_idle()) => LONG_SLEEP,

@@ -1,18 +1,17 @@
-//! The program's end: queues that take a slot in the page.
+//! The program's end: puts queues under the control of a scheduler, once there is one.
 
-use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 
-use xsched_core::sync::Shared;
-use xsched_core::{Gate, HwQueue, LevelError, LevelRequest, Link, Nanos, QueueId, RecordedEvent, XQueue};
+use xsched_core::{HwQueue, LevelError, LevelRequest, Link as _};
 
 use crate::agent;
 use crate::bell::Bell;
-use crate::page::{Page, SLOTS, Slot, Waits};
-use crate::waits::WaitBook;
+use crate::joined::JoinedQueue;
+use crate::page::{Page, PageError, SLOTS};
+use crate::program::{Call, Program, lock};
+use crate::service_link::{Introduction, ServiceLink};
 
-/// A scheduler that gave no sign of life for so long is taken for dead.
-pub const PATIENCE: Nanos = Nanos::from_millis(100);
+pub use crate::program::PATIENCE;
 
 /// Why a queue could not be put under control.
 #[derive(Debug, thiserror::Error)]
@@ -28,142 +27,69 @@ pub enum JoinError {
     NoAgent(#[from] std::io::Error),
 }
 
-/// A program's connection to its scheduler.
+/// A program's connection to its scheduler. Starts its threads with the first queue.
 pub struct Client {
-    page: Arc<Page>,
-    link: Arc<PageLink>,
-    members: Arc<Members>,
-    agents_started: Mutex<bool>,
-}
-
-/// How this program reaches its scheduler.
-pub(crate) struct PageLink {
-    pub(crate) page: Arc<Page>,
-    bell: Bell,
-}
-
-impl Link for PageLink {
-    fn ring(&self) {
-        self.bell.ring();
-        // An edge concerns the watcher too: a queue that became busy will have to be watched for falling silent.
-        self.page.orders().bump();
-    }
-
-    fn alive(&self) -> bool {
-        Nanos::now() - self.page.last_beat() < PATIENCE
-    }
-}
-
-/// The queues of this program.
-#[derive(Default)]
-pub(crate) struct Members {
-    queues: Mutex<Vec<Weak<JoinedQueue>>>,
-    pub(crate) waits: WaitBook,
-}
-
-/// An XQueue with a slot in the page. Gives the slot back when dropped.
-pub struct JoinedQueue {
-    queue: Option<XQueue>,
-    slot_number: usize,
-    slot: Shared<Slot>,
-    page: Arc<Page>,
-    link: Arc<PageLink>,
-    members: Arc<Members>,
+    program: Arc<Program>,
+    started: Mutex<bool>,
+    /// None: the scheduler is the one whose page was handed over.
+    service: Option<Arc<ServiceLink>>,
 }
 
 impl Client {
     /// Joins a scheduler through the page it made for this program.
     #[must_use]
     pub fn new(page: Arc<Page>, bell: Bell) -> Self {
-        let link = Arc::new(PageLink { page: Arc::clone(&page), bell });
-        Self { page, link, members: Arc::default(), agents_started: Mutex::new(false) }
+        Self {
+            program: Arc::new(Program::new(page, Call::Bell(bell))),
+            started: Mutex::new(false),
+            service: None,
+        }
     }
 
-    /// Puts a hardware queue under the scheduler's control.
+    /// Joins the service with the first queue, and again whenever the service was gone. Until then, and in between,
+    /// the program runs unscheduled.
+    pub fn of_service(introduction: Introduction) -> Result<Self, PageError> {
+        Ok(Self {
+            program: Arc::new(Program::new(Page::private()?, Call::Nobody)),
+            started: Mutex::new(false),
+            service: Some(Arc::new(ServiceLink::new(introduction))),
+        })
+    }
+
+    /// Puts a hardware queue under the scheduler's control. The first one waits a moment for the service to answer.
     pub fn join(&self, hw: Arc<dyn HwQueue>, level: LevelRequest) -> Result<Arc<JoinedQueue>, JoinError> {
         hw.capabilities().negotiate(level)?;
-        self.start_agents()?;
-        let slot_number = self.page.take_slot(hw.device()).ok_or(JoinError::NoSlot)?;
-        let slot = self.page.shared_slot(slot_number).ok_or(JoinError::NoSlot)?;
-        let gate: Shared<Gate> = slot.project(|slot| &slot.gate);
-        let id = QueueId(slot_number as u64);
-        let queue = XQueue::new(id, hw, gate, Arc::clone(&self.link) as _, level)?;
-        let joined = Arc::new(JoinedQueue {
-            queue: Some(queue),
-            slot_number,
-            slot,
-            page: Arc::clone(&self.page),
-            link: Arc::clone(&self.link),
-            members: Arc::clone(&self.members),
-        });
-        lock(&self.members.queues).push(Arc::downgrade(&joined));
-        self.link.ring();
-        Ok(joined)
+        self.start()?;
+        let queue = self.program.add(|page| JoinedQueue::new(&self.program, page, hw, level))?;
+        self.program.ring();
+        Ok(queue)
     }
 
-    fn start_agents(&self) -> std::io::Result<()> {
-        let mut started = lock(&self.agents_started);
-        if !*started {
-            agent::start(&self.link, &self.members)?;
-            *started = true;
+    fn start(&self) -> std::io::Result<()> {
+        let mut started = lock(&self.started);
+        if *started {
+            return Ok(());
         }
+        match &self.service {
+            None => agent::start(&self.program)?,
+            Some(service) => service.start(&self.program)?,
+        }
+        *started = true;
         Ok(())
     }
-}
 
-impl Drop for Client {
-    fn drop(&mut self) {
-        // The agents hold no members of their own: they end when they wake and find them gone.
-        self.page.orders().bump();
-    }
-}
-
-impl Deref for JoinedQueue {
-    type Target = XQueue;
-    fn deref(&self) -> &XQueue {
-        self.queue.as_ref().expect("taken only when dropped")
-    }
-}
-
-impl JoinedQueue {
-    /// The number of its slot in the page, by which the scheduler knows it.
-    #[must_use]
-    pub fn slot(&self) -> usize {
-        self.slot_number
-    }
-
-    /// Says that what is launched here from now on waits for a point on another queue, so that the other is not held
-    /// while this one may run.
-    pub fn waits_for(self: &Arc<Self>, holder: &Arc<Self>, event: RecordedEvent) {
-        if Arc::ptr_eq(self, holder) || holder.has_reached(event) {
-            return;
+    /// Frees every queue and leaves the scheduler for good: the program is about to end.
+    pub fn leave(&self) {
+        if let Some(service) = &self.service {
+            service.stop();
         }
-        self.members.waits.add(self, holder, event);
-        self.link.ring();
+        self.program.lose_scheduler();
     }
 
-    pub(crate) fn publish_waits(&self, waits: Waits) {
-        self.slot.set_waits(waits);
+    /// To be called in a child after fork, before anything else is done there: leaves the scheduler's page and the
+    /// connection to the parent. Takes no lock and makes system calls only. The child's copies of the queues are free
+    /// and must not be dropped, nor may this: forget them, and begin anew.
+    pub fn leave_to_parent(&self) {
+        self.program.leave_to_parent();
     }
-}
-
-impl Drop for JoinedQueue {
-    fn drop(&mut self) {
-        // First let go what is stopped, then give the slot to others.
-        drop(self.queue.take());
-        self.page.give_back(self.slot_number);
-        self.link.ring();
-    }
-}
-
-impl Members {
-    pub(crate) fn living(&self) -> Vec<Arc<JoinedQueue>> {
-        let mut queues = lock(&self.queues);
-        queues.retain(|queue| queue.strong_count() > 0);
-        queues.iter().filter_map(Weak::upgrade).collect()
-    }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,52 +4,72 @@
 //!   pages ──look──► tasks ──snapshot──► Policy::decide ──► grants ──► orders written into the pages
 //! ```
 //!
-//! It has no thread and no clock of its own: [`Coordinator::step`] does one round and says when the next is due. The
-//! service, a process that schedules itself, and the demo all run this same code.
+//! It has no thread and no clock of its own: [`Coordinator::step`] looks at every page, does one round and says when
+//! the next is due; [`Coordinator::look_at`] and [`Coordinator::round`] are its two halves, for a service that knows
+//! who has rung. The service, a process that schedules itself, and the demo all run this same code.
+//!
+//! A round costs what has changed, not what there is: pages of programs that did not ring are neither read nor
+//! written unless their orders change, and nothing is allocated while nobody comes or goes.
 
+mod account;
+mod program;
+mod report;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use xsched_core::{DeviceId, Hints, Nanos, Order, Process, ProcessId, QueueId, TaskId, TaskTable};
+use xsched_core::{Hints, Nanos, Order, Process, ProcessId, QueueId, Task, TaskId, TaskTable};
 use xsched_policy::{Decision, Grant, Params, PolicyInfo, Scheduler, TaskView};
 
-use crate::page::{Page, SLOTS, Waits};
+use self::account::Account;
+use self::program::Program;
+use crate::page::Page;
+use crate::protocol::{Event, TaskState, What};
+
+pub use self::report::{QueueReport, TaskReport};
 
 /// A program that is being scheduled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u32);
 
 /// How often held programs are shown that the scheduler is alive. Well below [`crate::client::PATIENCE`].
 const BEAT: Nanos = Nanos::from_millis(20);
 
-struct Client {
-    id: ClientId,
-    process: Process,
-    page: Arc<Page>,
-    hints: Hints,
-    /// What was last seen in each slot.
-    seen: Vec<Option<Seen>>,
-}
+/// How many queues one user can have scheduled; those beyond run unscheduled.
+pub const QUEUES_PER_USER: usize = 8_192;
 
-#[derive(Clone, Copy, PartialEq)]
-struct Seen {
-    device: DeviceId,
-    ready: bool,
-    waits: Waits,
-}
+/// How many queues of one program can have wishes of their own.
+pub const OWN_TASKS_PER_PROGRAM: usize = 64;
+
+/// Events kept for whoever traces until they are taken; those beyond are lost, and counted.
+const EVENTS_KEPT: usize = 4_096;
 
 /// Everything a scheduler knows and does.
 pub struct Coordinator {
     scheduler: Scheduler,
-    clients: Vec<Client>,
+    /// In ascending order of id.
+    programs: Vec<Program>,
     table: TaskTable,
     last_client: u32,
-    /// Who has been running since the last round, to be charged for it.
-    running: Vec<(DeviceId, TaskId)>,
+    /// What is counted about each task, in the order of the table's tasks.
+    accounts: Vec<Account>,
+    /// Tasks or queues came or went since the accounts and places were brought in line.
+    out_of_line: bool,
+    suspended: Vec<ProcessId>,
+    /// How many queues each user has.
+    users: HashMap<u32, usize>,
     last_round: Nanos,
+    last_beat: Nanos,
     views: Vec<TaskView>,
     decision: Decision,
     runs: Vec<bool>,
     orders: Vec<Order>,
+    /// Where orders have to be written: program and queue, by their places.
+    changes: Vec<(usize, usize)>,
+    rounds: u64,
+    written: u64,
+    events: Option<Vec<Event>>,
+    events_lost: u64,
 }
 
 impl Coordinator {
@@ -58,59 +78,128 @@ impl Coordinator {
     pub fn new(policy: &'static PolicyInfo) -> Self {
         Self {
             scheduler: Scheduler::new(policy),
-            clients: Vec::new(),
+            programs: Vec::new(),
             table: TaskTable::default(),
             last_client: 0,
-            running: Vec::new(),
+            accounts: Vec::new(),
+            out_of_line: false,
+            suspended: Vec::new(),
+            users: HashMap::new(),
             last_round: Nanos::ZERO,
+            last_beat: Nanos::ZERO,
             views: Vec::new(),
             decision: Decision::default(),
             runs: Vec::new(),
             orders: Vec::new(),
+            changes: Vec::new(),
+            rounds: 0,
+            written: 0,
+            events: None,
+            events_lost: 0,
         }
     }
 
-    /// Takes in a program.
+    /// Takes in a program of this user.
     pub fn add_client(&mut self, process: Process, page: Arc<Page>, hints: Hints) -> ClientId {
+        self.add_client_of(0, process, page, hints)
+    }
+
+    /// Takes in a program of the user with this number.
+    pub fn add_client_of(&mut self, user: u32, process: Process, page: Arc<Page>, hints: Hints) -> ClientId {
         self.last_client += 1;
         let id = ClientId(self.last_client);
-        self.clients.push(Client { id, process, page, hints, seen: vec![None; SLOTS] });
+        self.programs.push(Program::new(id, user, process, page, hints));
         id
     }
 
     /// A program is gone. Its place is given to others in the next round.
     pub fn remove_client(&mut self, id: ClientId) {
-        if let Some(place) = self.clients.iter().position(|client| client.id == id) {
-            let client = self.clients.swap_remove(place);
-            for slot in (0..SLOTS).filter(|slot| client.seen[*slot].is_some()) {
-                self.table.remove_queue(queue_id(id, slot));
-            }
+        let Some(place) = self.place_of(id) else { return };
+        let program = self.programs.remove(place);
+        let process = program.process.id;
+        for queue in &program.queues {
+            self.forget_queue(program.user, queue_id(id, queue.slot), queue.launches(), Nanos::now());
         }
+        if !self.programs.iter().any(|other| other.process.id == process) {
+            self.suspended.retain(|other| *other != process);
+        }
+        self.out_of_line = true;
+    }
+
+    fn place_of(&self, id: ClientId) -> Option<usize> {
+        self.programs.binary_search_by_key(&id, |program| program.id).ok()
+    }
+
+    /// A program's hints.
+    #[must_use]
+    pub fn hints(&self, id: ClientId) -> Option<Hints> {
+        self.place_of(id).map(|place| self.programs[place].hints)
     }
 
     /// Changes a program's hints.
     pub fn set_hints(&mut self, id: ClientId, hints: Hints) {
-        if let Some(client) = self.clients.iter_mut().find(|client| client.id == id) {
-            client.hints = hints;
-            self.table.set_hints(client.process.id, hints);
+        if let Some(place) = self.place_of(id) {
+            let program = &mut self.programs[place];
+            program.hints = hints;
+            self.table.set_hints(program.process.id, hints);
         }
     }
 
-    /// Gives one queue hints of its own, and with them a task of its own. Answers whether there is such a queue.
+    /// Gives one queue hints of its own, and with them a task of its own. Answers whether there is such a queue and
+    /// its program may have another task: see [`OWN_TASKS_PER_PROGRAM`].
     pub fn set_queue_hints(&mut self, id: ClientId, slot: usize, hints: Hints, now: Nanos) -> bool {
-        self.look(now);
-        self.table.give_own_hints(queue_id(id, slot), hints, now).is_some()
+        self.look_at(id, now);
+        let Some(place) = self.place_of(id) else { return false };
+        let process = self.programs[place].process.id;
+        let queue = queue_id(id, slot);
+        let of_process = |task: &&Task| task.process.id == process && task.own;
+        let task = self.table.task_of(queue);
+        let has_one = self.table.tasks().iter().filter(of_process).any(|own| Some(own.id) == task);
+        if !has_one && self.table.tasks().iter().filter(of_process).count() >= OWN_TASKS_PER_PROGRAM {
+            return false;
+        }
+        self.out_of_line = true;
+        self.table.give_own_hints(queue, hints, now).is_some()
+    }
+
+    /// The hints of a queue, its own or its program's.
+    #[must_use]
+    pub fn queue_hints(&self, id: ClientId, slot: usize) -> Option<Hints> {
+        let place = self.table.position_of(queue_id(id, slot))?;
+        Some(self.table.tasks()[place].hints)
     }
 
     /// Says that one process, or none, owns the window that has the focus.
     pub fn set_focus(&mut self, focused: Option<ProcessId>) {
-        for client in &mut self.clients {
-            let focused = focused == Some(client.process.id);
-            if client.process.focused != focused {
-                client.process.focused = focused;
-                self.table.set_process(client.process);
+        for program in &mut self.programs {
+            let focused = focused == Some(program.process.id);
+            if program.process.focused != focused {
+                program.process.focused = focused;
+                self.table.set_process(program.process);
             }
         }
+    }
+
+    /// Says what a process's CPU nice value is. Answers whether that is news.
+    pub fn set_nice(&mut self, process: ProcessId, nice: i8) -> bool {
+        let mut news = false;
+        for program in self.programs.iter_mut().filter(|program| program.process.id == process) {
+            if program.process.nice != nice {
+                program.process.nice = nice;
+                self.table.set_process(program.process);
+                news = true;
+            }
+        }
+        news
+    }
+
+    /// A person suspends a process, or takes that back. While suspended it is held, and to the policy it has no work.
+    pub fn set_suspended(&mut self, process: ProcessId, suspended: bool) {
+        self.suspended.retain(|other| *other != process);
+        if suspended {
+            self.suspended.push(process);
+        }
+        self.out_of_line = true;
     }
 
     /// The policy at work.
@@ -129,89 +218,105 @@ impl Coordinator {
         self.scheduler.configure(params);
     }
 
-    /// The tasks as of the last round.
+    /// The tasks as of the last look.
     #[must_use]
-    pub fn tasks(&self) -> &[xsched_core::Task] {
+    pub fn tasks(&self) -> &[Task] {
         self.table.tasks()
     }
 
-    /// One round. Answers when the next is due if nobody rings before.
+    /// Rounds made and orders written so far.
+    #[must_use]
+    pub fn figures(&self) -> (u64, u64) {
+        (self.rounds, self.written)
+    }
+
+    /// Looks at everybody and does one round. Answers when the next is due if nobody rings before.
     pub fn step(&mut self, now: Nanos) -> Option<Nanos> {
-        self.charge(now);
-        self.look(now);
-        self.decide(now);
-        self.give_orders();
-        let somebody_waits = self.account_for_running();
-        for client in &self.clients {
-            client.page.beat(now);
+        for place in 0..self.programs.len() {
+            self.look_at_place(place, now);
         }
-        let beat = somebody_waits.then(|| now + BEAT);
+        self.round(now)
+    }
+
+    /// Takes note of what has changed in one program's page. Counts from the next round on.
+    pub fn look_at(&mut self, id: ClientId, now: Nanos) {
+        if let Some(place) = self.place_of(id) {
+            self.look_at_place(place, now);
+        }
+    }
+
+    /// Decides on what was seen and gives the orders. Answers when everybody has to be looked at again.
+    pub fn round(&mut self, now: Nanos) -> Option<Nanos> {
+        self.rounds += 1;
+        self.bring_in_line();
+        self.charge(now);
+        self.decide(now);
+        let orders_changed = self.take_account(now);
+        self.give_orders(orders_changed, now);
+        let somebody_is_held = self.orders.contains(&Order::Hold);
+        if somebody_is_held && now >= self.last_beat + BEAT {
+            self.programs.iter().for_each(|program| program.page.beat(now));
+            self.last_beat = now;
+        }
+        let beat = somebody_is_held.then(|| self.last_beat + BEAT);
         [self.decision.next_look(), beat].into_iter().flatten().min()
     }
 
     /// Lets everybody go: the scheduler is about to end.
     pub fn release_all(&mut self) {
-        for client in self.clients.drain(..) {
-            client.page.used_slots().for_each(|(_, slot)| slot.gate.give(Order::Free));
-            client.page.orders().bump();
+        for program in self.programs.drain(..) {
+            program.page.used_slots().for_each(|(_, slot)| slot.gate.give(Order::Free));
+            program.page.orders().bump();
         }
         self.table = TaskTable::default();
-        self.running.clear();
+        self.accounts.clear();
+        self.suspended.clear();
+        self.users.clear();
+    }
+
+    /// The accounts follow the tasks, and every queue knows where its task stands.
+    fn bring_in_line(&mut self) {
+        if !std::mem::take(&mut self.out_of_line) {
+            return;
+        }
+        account::align(&mut self.accounts, self.table.tasks(), |process| self.suspended.contains(&process));
+        for program in &mut self.programs {
+            for queue in &mut program.queues {
+                queue.place = self.table.position_of(queue_id(program.id, queue.slot));
+            }
+        }
     }
 
     /// The time since the last round goes to those who were allowed to use it; several on a device share it.
     fn charge(&mut self, now: Nanos) {
         let span = now - self.last_round;
-        for together in self.running.chunk_by(|a, b| a.0 == b.0) {
-            let part = Nanos(span.0 / together.len() as u64);
-            for (device, task) in together {
-                self.table.charge(*device, *task, part);
-            }
-        }
         self.last_round = now;
-    }
-
-    /// Takes note of what has changed in the pages.
-    fn look(&mut self, now: Nanos) {
-        for client in &mut self.clients {
-            let mut still_there = [false; SLOTS];
-            for (index, slot) in client.page.used_slots() {
-                still_there[index] = true;
-                let device = slot.device();
-                let queue = queue_id(client.id, index);
-                if client.seen[index].is_some_and(|seen| seen.device != device) {
-                    // Another queue has taken the slot between two rounds.
-                    self.table.remove_queue(queue);
-                    client.seen[index] = None;
-                }
-                let before = *client.seen[index].get_or_insert_with(|| {
-                    self.table.add_queue(queue, client.process, device, client.hints);
-                    Seen { device, ready: false, waits: Waits::NOBODY }
-                });
-                let now_seen = Seen { device, ready: slot.gate.is_ready(), waits: slot.waits() };
-                if now_seen.ready != before.ready {
-                    self.table.set_ready(queue, now_seen.ready, now);
-                }
-                if now_seen.waits != before.waits {
-                    self.table.set_waits(queue, &holders(client.id, now_seen.waits));
-                }
-                client.seen[index] = Some(now_seen);
-            }
-            for index in (0..SLOTS).filter(|index| !still_there[*index]) {
-                if client.seen[index].take().is_some() {
-                    self.table.remove_queue(queue_id(client.id, index));
+        let mut begin = 0;
+        while begin < self.accounts.len() {
+            let device = self.accounts[begin].device;
+            let end =
+                begin + self.accounts[begin..].iter().take_while(|other| other.device == device).count();
+            let here = &mut self.accounts[begin..end];
+            let running = here.iter().filter(|account| account.state == TaskState::Running).count();
+            let part = Nanos(span.0 / running.max(1) as u64);
+            for account in here {
+                match account.state {
+                    TaskState::Running => self.table.charge(device, account.task, part),
+                    TaskState::Held => account.held += span,
+                    TaskState::Idle | TaskState::Suspended => {}
                 }
             }
+            begin = end;
         }
     }
 
     fn decide(&mut self, now: Nanos) {
         self.views.clear();
-        self.views.extend(self.table.tasks().iter().map(|task| TaskView {
+        self.views.extend(self.table.tasks().iter().zip(&self.accounts).map(|(task, account)| TaskView {
             id: task.id,
             process: task.process.id,
             device: task.device,
-            ready: task.ready,
+            ready: task.ready && !account.suspended,
             ready_since: task.ready_since,
             used: task.used,
             hints: task.hints,
@@ -221,69 +326,169 @@ impl Coordinator {
         self.scheduler.decide(now, &self.views, &mut self.decision);
         self.runs.clear();
         self.runs.extend(self.decision.grants().iter().map(|grant| grant.runs()));
-        self.table.inherit(&mut self.runs);
+        for program in &self.programs {
+            program.inherit(&mut self.runs);
+        }
         self.orders.clear();
         for together in self.views.chunk_by(|a, b| a.device == b.device) {
             for _ in together {
                 let index = self.orders.len();
-                self.orders.push(match self.decision.grants()[index] {
+                let order = match self.decision.grants()[index] {
+                    _ if self.accounts[index].suspended => Order::Hold,
                     Grant::Unpaced if together.len() == 1 => Order::Free,
                     Grant::Unpaced => Order::Watched,
                     Grant::Paced => Order::Paced,
                     Grant::Hold if self.runs[index] => Order::Paced,
                     Grant::Hold => Order::Hold,
-                });
+                };
+                self.orders.push(order);
             }
         }
     }
 
-    /// Writes what has changed: first whom to stop, then whom to let go, so that the two overlap as little as possible.
-    fn give_orders(&self) {
+    /// Counts what the decision means for each task. Answers whether somebody's order is another than before.
+    fn take_account(&mut self, now: Nanos) -> bool {
+        let mut changed = false;
+        for (index, account) in self.accounts.iter_mut().enumerate() {
+            let (view, order) = (&self.views[index], self.orders[index]);
+            let ready = self.table.tasks()[index].ready;
+            changed |= account.order != order;
+            let was_held = account.order == Order::Hold;
+            account.order = order;
+            account.turn_to(ready, now);
+            if was_held != (order == Order::Hold)
+                && let Some(events) = &mut self.events
+            {
+                let what = if was_held { What::Run } else { What::Hold };
+                note(events, &mut self.events_lost, now, view, what);
+            }
+        }
+        changed
+    }
+
+    /// Writes what has changed: first whom to stop, then whom to let go, so that the two overlap as little as
+    /// possible. Waking the programs' own threads comes after the words: a held thread needs only its word.
+    fn give_orders(&mut self, orders_changed: bool, now: Nanos) {
+        self.changes.clear();
+        for (place, program) in self.programs.iter_mut().enumerate() {
+            let looked_at = std::mem::take(&mut program.looked_at);
+            if orders_changed || looked_at {
+                program.compare(&self.orders, looked_at, |queue| self.changes.push((place, queue)));
+            }
+        }
         for stopping in [true, false] {
-            for client in &self.clients {
-                let mut changed = false;
-                for (index, slot) in
-                    client.page.used_slots().filter(|(index, _)| client.seen[*index].is_some())
-                {
-                    let place = self.table.position_of(queue_id(client.id, index));
-                    let Some(order) = place.map(|place| self.orders[place]) else { continue };
-                    // What stands in the page counts, not what was written last: a program that thought us dead has
-                    // freed itself.
-                    if (order == Order::Hold) == stopping && slot.gate.order() != order {
-                        slot.gate.give(order);
-                        changed = true;
-                    }
-                }
-                if changed {
-                    client.page.orders().bump();
-                }
+            for (place, queue) in &self.changes {
+                self.programs[*place].write(*queue, &self.orders, stopping, now);
+            }
+        }
+        self.written += self.changes.len() as u64;
+        self.programs.iter_mut().for_each(Program::call);
+    }
+
+    /// A queue is gone, and its task with it if it was the last.
+    fn forget_queue(&mut self, user: u32, queue: QueueId, launches: u64, now: Nanos) {
+        let place = self.table.position_of(queue);
+        let task = place.map(|place| self.table.tasks()[place].clone());
+        self.table.remove_queue(queue);
+        if let Some(task) = task {
+            if let Some(account) = self.accounts.iter_mut().find(|account| account.task == task.id) {
+                account.launches = account.launches.saturating_add(launches);
+            }
+            if place.and_then(|place| self.table.tasks().get(place)).is_none_or(|other| other.id != task.id) {
+                self.note(now, &task, What::Gone);
+            }
+        }
+        if let Some(count) = self.users.get_mut(&user) {
+            *count -= 1;
+            if *count == 0 {
+                self.users.remove(&user);
             }
         }
     }
 
-    /// Notes who uses the devices from now on. Answers whether somebody waits for one.
-    fn account_for_running(&mut self) -> bool {
-        self.running.clear();
-        let ready = self.views.iter().zip(&self.runs).filter(|(view, _)| view.ready);
-        let mut somebody_waits = false;
-        for (view, runs) in ready {
-            if *runs {
-                self.running.push((view.device, view.id));
-            } else {
-                somebody_waits = true;
-            }
+    /// Whether events are kept for [`Coordinator::take_events`].
+    pub fn set_tracing(&mut self, tracing: bool) {
+        if tracing != self.events.is_some() {
+            self.events = tracing.then(|| Vec::with_capacity(EVENTS_KEPT));
         }
-        somebody_waits
+    }
+
+    /// Whether events are kept.
+    #[must_use]
+    pub fn is_tracing(&self) -> bool {
+        self.events.is_some()
+    }
+
+    /// Moves the events since the last call to the end of `out`; a task that came has no name in them. Answers how
+    /// many were lost.
+    pub fn take_events(&mut self, out: &mut Vec<Event>) -> u64 {
+        if let Some(events) = &mut self.events {
+            out.append(events);
+        }
+        std::mem::take(&mut self.events_lost)
+    }
+
+    /// Notes that a round took so long.
+    pub fn note_round(&mut self, now: Nanos, took: Nanos) {
+        self.note(now, &Nobody, What::Round(took.0));
+    }
+
+    /// Notes that the policy was changed.
+    pub fn note_policy(&mut self, now: Nanos) {
+        let name = self.policy().name.to_owned();
+        self.note(now, &Nobody, What::Policy(name));
+    }
+
+    fn note_task(&mut self, task: TaskId, now: Nanos, what: impl FnOnce() -> What) {
+        if self.events.is_some()
+            && let Some(task) = self.table.tasks().iter().find(|other| other.id == task).cloned()
+        {
+            self.note(now, &task, what());
+        }
+    }
+
+    fn note(&mut self, now: Nanos, whom: &impl Whom, what: What) {
+        if let Some(events) = &mut self.events {
+            note(events, &mut self.events_lost, now, whom, what);
+        }
+    }
+}
+
+/// Whom an event concerns: task, process, device.
+trait Whom {
+    fn whom(&self) -> (u64, u32, u64);
+}
+
+impl Whom for TaskView {
+    fn whom(&self) -> (u64, u32, u64) {
+        (self.id.0, self.process.0, self.device.0)
+    }
+}
+
+impl Whom for Task {
+    fn whom(&self) -> (u64, u32, u64) {
+        (self.id.0, self.process.id.0, self.device.0)
+    }
+}
+
+/// The scheduler itself.
+struct Nobody;
+
+impl Whom for Nobody {
+    fn whom(&self) -> (u64, u32, u64) {
+        (0, 0, 0)
+    }
+}
+
+fn note(events: &mut Vec<Event>, lost: &mut u64, now: Nanos, whom: &impl Whom, what: What) {
+    if events.len() < EVENTS_KEPT {
+        let (task, pid, device) = whom.whom();
+        events.push(Event { at_ns: now.0, task, pid, device, what });
+    } else {
+        *lost += 1;
     }
 }
 
 fn queue_id(client: ClientId, slot: usize) -> QueueId {
     QueueId((u64::from(client.0) << 32) | slot as u64)
-}
-
-fn holders(client: ClientId, waits: Waits) -> Vec<QueueId> {
-    match waits {
-        Waits::Slots(slots, n) => slots[..n].iter().map(|slot| queue_id(client, *slot)).collect(),
-        Waits::Any => (0..SLOTS).map(|slot| queue_id(client, slot)).collect(),
-    }
 }

@@ -3,22 +3,38 @@
 //! * [`page`]: the memory they share, one page per program.
 //! * [`bell`]: how programs call the scheduler.
 //! * [`client`]: the program's end.
+//! * [`environment`], [`report`], [`threads`]: how to be a guest in a program: what its user asks for, what is said and
+//!   to whom, and whose the signals are.
 //! * [`coordinator`]: the scheduler's end, one round at a time.
 //! * [`local`]: the scheduler on a thread of this process.
+//! * [`metrics`]: what the service counts, as Prometheus reads it.
+//! * [`service`]: the scheduler for all programs of a user or of a machine.
 //! * [`protocol`], [`socket`]: what is said between a program, a tool and the service, and how.
 
 mod agent;
 pub mod bell;
 pub mod client;
 pub mod coordinator;
+pub mod environment;
+mod joined;
+mod line;
 pub mod local;
+pub mod metrics;
 pub mod page;
+mod program;
 pub mod protocol;
+pub mod report;
+pub mod service;
+mod service_link;
 pub mod socket;
+pub mod threads;
 mod waits;
 
 pub use bell::Bell;
-pub use client::{Client, JoinError, JoinedQueue};
+pub use client::{Client, JoinError};
 pub use coordinator::{ClientId, Coordinator};
+pub use environment::Environment;
+pub use joined::JoinedQueue;
 pub use local::LocalScheduler;
 pub use page::{Page, PageError};
+pub use service_link::Introduction;

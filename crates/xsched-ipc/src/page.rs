@@ -10,6 +10,7 @@
 //! The scheduler makes it, seals its size, and passes the descriptor on. It believes nothing that a program writes
 //! here: every value is understood, indices are checked, and a program that writes rubbish harms itself alone.
 
+use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -113,6 +114,17 @@ unsafe impl Sync for Page {}
 impl Page {
     /// Makes a page, on the scheduler's side.
     pub fn create() -> Result<Arc<Self>, PageError> {
+        let (mut page, fd) = Self::make()?;
+        page.fd = Some(fd);
+        Ok(Arc::new(page))
+    }
+
+    /// Makes a page whose descriptor is passed on and then closed.
+    pub(crate) fn create_to_pass_on() -> Result<(Arc<Self>, OwnedFd), PageError> {
+        Self::make().map(|(page, fd)| (Arc::new(page), fd))
+    }
+
+    fn make() -> Result<(Self, OwnedFd), PageError> {
         let fd = rustix::fs::memfd_create("xsched-page", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(system("no memory file"))?;
         rustix::fs::ftruncate(&fd, SIZE as u64).map_err(system("no room"))?;
@@ -120,14 +132,14 @@ impl Page {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("no seal"))?;
         let base = Self::map(&fd)?;
-        let page = Self { base, fd: Some(fd) };
+        let page = Self { base, fd: None };
         let header = page.header();
         header.version.store(VERSION, Ordering::Relaxed);
         header.size.store(u32::try_from(SIZE).unwrap_or(u32::MAX), Ordering::Relaxed);
         header.beat.store(Nanos::now().0, Ordering::Relaxed);
         // Release: whoever sees the magic sees the rest. Pairs with the Acquire in `attach`.
         header.magic.store(MAGIC, Ordering::Release);
-        Ok(Arc::new(page))
+        Ok((page, fd))
     }
 
     /// Maps a page that was passed to this process, after checking that it is one. The descriptor is not needed
@@ -154,6 +166,39 @@ impl Page {
             return Err(PageError::OtherVersion { theirs, ours: VERSION });
         }
         Ok(Arc::new(page))
+    }
+
+    /// A page nobody else sees, for as long as a program has no scheduler.
+    pub(crate) fn private() -> Result<Arc<Self>, PageError> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a fresh mapping at an address the kernel chooses; nobody else knows of it.
+        let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), SIZE, access, flags) }
+            .map_err(system("no memory"))?;
+        let base = NonNull::new(base.cast::<Header>()).ok_or(PageError::NotAPage("mapped at zero"))?;
+        Ok(Arc::new(Self { base, fd: None }))
+    }
+
+    /// Where the page lies, for [`Page::leave_to_parent`].
+    pub(crate) fn address(&self) -> *mut c_void {
+        self.base.as_ptr().cast()
+    }
+
+    /// In a child after fork: puts a private page full of zeros, with every gate open, in the place of one that is
+    /// shared with the parent's scheduler. One system call, so that it can be made whatever the parent's other
+    /// threads were doing.
+    ///
+    /// # Safety
+    /// `address` came from [`Page::address`] of a page that is still mapped, and this process has one thread.
+    pub(crate) unsafe fn leave_to_parent(address: *mut c_void) {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+        // SAFETY: the caller vouches for the SIZE bytes at `address`; all that refers to them are atomics, for which
+        // zero is a valid value.
+        let replaced = unsafe { rustix::mm::mmap_anonymous(address, SIZE, access, flags) };
+        // Without memory for it the child would write into the parent's page: then it must not have the page at all.
+        if replaced.is_err() {
+            // SAFETY: as above. Whoever still uses the page in this child faults, and the parent is unharmed.
+            let _ = unsafe { rustix::mm::munmap(address, SIZE) };
+        }
     }
 
     fn map(fd: &OwnedFd) -> Result<NonNull<Header>, PageError> {

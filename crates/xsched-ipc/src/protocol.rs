@@ -152,6 +152,9 @@ pub enum Reply {
     Welcome {
         /// Version of the service, for people.
         version: String,
+        /// What of its wishes the program was not given, and why, in words for people.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
     },
     /// It was done.
     Done,
@@ -178,10 +181,12 @@ pub enum Reply {
         /// Tasks at once under KEDF.
         k: usize,
     },
-    /// The metrics as Prometheus reads them.
+    /// The metrics as Prometheus reads them. A long text comes in several packets, all but the last with `more`.
     Metrics {
-        /// The text.
+        /// The text, or the next whole lines of it.
         text: String,
+        /// More lines follow in the next packet.
+        more: bool,
     },
     /// What has happened.
     Events {

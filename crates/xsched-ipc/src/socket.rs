@@ -78,6 +78,12 @@ impl Connection {
         let _ = rustix::net::send(&self.0, RING, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
+    /// Ends the connection for both sides and for whoever waits on it, while others still hold it.
+    pub fn hang_up(&self) {
+        // Fails only if the other side was quicker.
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+    }
+
     /// Sends a message. With `wait` false, gives up if the other side does not read.
     pub fn send(
         &self,
@@ -86,6 +92,16 @@ impl Connection {
         wait: bool,
     ) -> Result<(), SocketError> {
         let text = serde_json::to_vec(message).map_err(|error| SocketError::Rubbish(error.to_string()))?;
+        self.send_packet(&text, fd, wait)
+    }
+
+    /// Sends a message that is in its packet already.
+    pub(crate) fn send_packet(
+        &self,
+        packet: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+        wait: bool,
+    ) -> Result<(), SocketError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
@@ -93,7 +109,7 @@ impl Connection {
             ancillary.push(SendAncillaryMessage::ScmRights(&fds));
         }
         let flags = if wait { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
-        rustix::net::sendmsg(&self.0, &[IoSlice::new(&text)], &mut ancillary, flags)
+        rustix::net::sendmsg(&self.0, &[IoSlice::new(packet)], &mut ancillary, flags)
             .map(drop)
             .map_err(system("sending"))
     }
@@ -149,7 +165,7 @@ pub fn socket() -> Result<OwnedFd, SocketError> {
 /// `XSCHED_SOCKET` names one and rules the others out.
 #[must_use]
 pub fn candidates() -> Vec<PathBuf> {
-    if let Some(path) = std::env::var_os("XSCHED_SOCKET") {
+    if let Some(path) = std::env::var_os("XSCHED_SOCKET").filter(|path| !path.is_empty()) {
         return vec![path.into()];
     }
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("xsched/socket"));
@@ -177,7 +193,7 @@ mod tests {
         let Some(Packet::Message(Request::Status, None)) = service.receive(true).unwrap() else { panic!() };
         let Some(Packet::<Request>::Ring) = service.receive(true).unwrap() else { panic!() };
         let page = crate::Page::create().unwrap();
-        service.send(&Reply::Welcome { version: "1".into() }, page.fd(), true).unwrap();
+        service.send(&Reply::Welcome { version: "1".into(), note: None }, page.fd(), true).unwrap();
         let Some(Packet::Message(Reply::Welcome { .. }, Some(fd))) = program.receive(true).unwrap() else {
             panic!()
         };

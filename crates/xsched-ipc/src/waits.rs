@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use xsched_core::RecordedEvent;
 
-use crate::client::{JoinedQueue, lock};
+use crate::joined::JoinedQueue;
 use crate::page::Waits;
+use crate::program::lock;
 
 #[derive(Default)]
 pub(crate) struct WaitBook {
@@ -49,6 +50,14 @@ impl WaitBook {
         publish(waiter, &waits);
     }
 
+    /// Says it all again, of these queues: they have other slots now.
+    pub(crate) fn publish_again(&self, waiters: &[Arc<JoinedQueue>]) {
+        let waits = lock(&self.waits);
+        for waiter in waiters {
+            publish(waiter, &waits);
+        }
+    }
+
     /// Forgets the waits that are over. Answers whether there were any.
     pub(crate) fn forget_what_is_over(&self) -> bool {
         // Handles to queues are dropped after the lock: the last one of a queue would take locks of its own.
@@ -74,7 +83,8 @@ fn publish(waiter: &Arc<JoinedQueue>, waits: &[Wait]) {
     let (mut slots, mut n) = ([0; 4], 0);
     for wait in waits.iter().filter(|wait| wait.waiter.ptr_eq(&Arc::downgrade(waiter))) {
         let Some(holder) = &wait.holder else { return waiter.publish_waits(Waits::Any) };
-        let Some(holder) = holder.upgrade().map(|holder| holder.slot()) else { continue };
+        // Without a slot it is not scheduled, and so not held.
+        let Some(holder) = holder.upgrade().and_then(|holder| holder.slot()) else { continue };
         if slots[..n].contains(&holder) {
             continue;
         }

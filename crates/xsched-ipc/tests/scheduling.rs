@@ -131,7 +131,12 @@ fn two_streams_that_wait_for_each_other_come_to_their_end() {
         };
         for (program, priority) in [(&one, 50), (&two, -50)] {
             let given = scheduler.with(|coordinator| {
-                coordinator.set_queue_hints(one.id, program.queue.slot(), hints(priority), Nanos::now())
+                coordinator.set_queue_hints(
+                    one.id,
+                    program.queue.slot().unwrap(),
+                    hints(priority),
+                    Nanos::now(),
+                )
             });
             assert!(given);
         }
@@ -174,7 +179,7 @@ fn a_wait_from_before_the_competition_does_not_hold_for_ever() {
     other_hw.mark(1).unwrap();
     one.hw.wait_for(&other_hw, 1).unwrap();
     one.launch(Duration::from_millis(1));
-    for (slot, priority) in [(one.queue.slot(), 50), (other.slot(), -50)] {
+    for (slot, priority) in [(one.queue.slot().unwrap(), 50), (other.slot().unwrap(), -50)] {
         scheduler.with(|c| c.set_queue_hints(one.id, slot, hints(priority), Nanos::now()));
     }
     let (done, finished) = mpsc::channel();

@@ -1,0 +1,162 @@
+//! What is counted about a task while it lives.
+
+use xsched_core::{DeviceId, Nanos, Order, ProcessId, Task, TaskId};
+
+use crate::protocol::TaskState;
+
+/// One task's account.
+#[derive(Debug)]
+pub(super) struct Account {
+    pub(super) task: TaskId,
+    pub(super) device: DeviceId,
+    /// A person holds it.
+    pub(super) suspended: bool,
+    /// What it was last ordered.
+    pub(super) order: Order,
+    pub(super) state: TaskState,
+    /// Since when it is held with work to do.
+    held_since: Nanos,
+    /// Time it had work and was held.
+    pub(super) held: Nanos,
+    /// Times it was stopped while it had work.
+    pub(super) preemptions: u64,
+    /// Launches of queues that are gone.
+    pub(super) launches: u64,
+    pub(super) waits: Spans,
+}
+
+impl Account {
+    fn new(task: &Task) -> Self {
+        Self {
+            task: task.id,
+            device: task.device,
+            suspended: false,
+            order: Order::Free,
+            state: TaskState::Idle,
+            held_since: Nanos::ZERO,
+            held: Nanos::ZERO,
+            preemptions: 0,
+            launches: 0,
+            waits: Spans::default(),
+        }
+    }
+
+    /// Notes what the task does from now on, under the order it has.
+    pub(super) fn turn_to(&mut self, ready: bool, now: Nanos) {
+        let next = match (self.suspended, ready, self.order) {
+            (true, ..) => TaskState::Suspended,
+            (false, false, _) => TaskState::Idle,
+            (false, true, Order::Hold) => TaskState::Held,
+            (false, true, _) => TaskState::Running,
+        };
+        if next == TaskState::Held && self.state != TaskState::Held {
+            self.held_since = now;
+            self.preemptions += u64::from(self.state == TaskState::Running);
+        } else if next == TaskState::Running && self.state == TaskState::Held {
+            self.waits.record(now - self.held_since);
+        }
+        self.state = next;
+    }
+}
+
+/// Makes the accounts those of `tasks`, in the same order: opens missing ones and closes those of tasks that are gone.
+pub(super) fn align(accounts: &mut Vec<Account>, tasks: &[Task], suspended: impl Fn(ProcessId) -> bool) {
+    let mut old = std::mem::take(accounts).into_iter().peekable();
+    // Both are in the order of device and task, so one walk along the two is enough.
+    for task in tasks {
+        let key = (task.device, task.id);
+        while old.next_if(|account| (account.device, account.task) < key).is_some() {}
+        let kept = old.next_if(|account| account.task == task.id);
+        let mut account = kept.unwrap_or_else(|| Account::new(task));
+        account.suspended = suspended(task.process.id);
+        accounts.push(account);
+    }
+}
+
+/// Steps per power of two, as a power of two: a quantile is off by no more than a sixteenth.
+const BITS: u32 = 3;
+/// From nanoseconds to a day.
+const BUCKETS: usize = (48 - BITS as usize) << BITS;
+
+/// A histogram of spans with buckets in proportion to what they hold. Its memory comes with the first span.
+#[derive(Debug, Default)]
+pub(super) struct Spans {
+    counts: Option<Box<[u32; BUCKETS]>>,
+}
+
+impl Spans {
+    fn record(&mut self, span: Nanos) {
+        let counts = self.counts.get_or_insert_with(|| Box::new([0; BUCKETS]));
+        let count = &mut counts[bucket(span.0).min(BUCKETS - 1)];
+        *count = count.saturating_add(1);
+    }
+
+    /// The span that 99 of 100 do not exceed, if there are any.
+    pub(super) fn p99(&self) -> Option<Nanos> {
+        let counts = self.counts.as_ref()?;
+        let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
+        let rank = (total * 99).div_ceil(100).max(1);
+        let mut seen = 0;
+        let place = counts.iter().position(|count| {
+            seen += u64::from(*count);
+            seen >= rank
+        })?;
+        Some(Nanos(middle(place)))
+    }
+}
+
+/// Small values have a bucket each; larger ones share one with those that agree in their first bits.
+fn bucket(value: u64) -> usize {
+    let shift = (value | 1).ilog2().saturating_sub(BITS);
+    ((shift as usize) << BITS) + usize::try_from(value >> shift).unwrap_or(usize::MAX)
+}
+
+fn middle(bucket: usize) -> u64 {
+    let shift = (bucket >> BITS).saturating_sub(1);
+    let first = (bucket - (shift << BITS)) as u64;
+    (first << shift) + ((1 << shift) >> 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_close_and_the_longest_span_fits() {
+        let mut spans = Spans::default();
+        assert_eq!(spans.p99(), None);
+        for us in 1..=1000 {
+            spans.record(Nanos::from_micros(us));
+        }
+        let shown = spans.p99().unwrap().0;
+        assert!(shown.abs_diff(990_000) * 16 <= 990_000, "{shown}");
+        spans.record(Nanos::MAX);
+    }
+
+    fn account() -> Account {
+        let mut table = xsched_core::TaskTable::default();
+        table.add_queue(
+            xsched_core::QueueId(1),
+            xsched_core::Process::default(),
+            DeviceId(1),
+            xsched_core::Hints::default(),
+        );
+        Account::new(&table.tasks()[0])
+    }
+
+    #[test]
+    fn being_stopped_with_work_is_a_preemption_and_begins_a_wait() {
+        let mut account = account();
+        account.turn_to(true, Nanos(0));
+        account.order = Order::Hold;
+        account.turn_to(true, Nanos(10));
+        assert_eq!((account.state, account.preemptions, account.waits.p99()), (TaskState::Held, 1, None));
+        account.order = Order::Paced;
+        account.turn_to(true, Nanos(15));
+        assert_eq!(account.waits.p99(), Some(Nanos(5)));
+        account.turn_to(false, Nanos(20));
+        account.order = Order::Hold;
+        account.turn_to(false, Nanos(25));
+        assert_eq!((account.state, account.preemptions), (TaskState::Idle, 1), "it had no work");
+    }
+}

@@ -1,0 +1,198 @@
+//! A queue with a slot in the page its program sits on.
+
+use std::ops::Deref;
+use std::sync::{Arc, Mutex};
+
+use xsched_core::sync::Shared;
+use xsched_core::{
+    Epoch, Gate, HalError, HwQueue, LevelError, LevelRequest, Limit, Link as _, Order, RecordedEvent, Resume,
+    XQueue,
+};
+
+use crate::client::JoinError;
+use crate::page::{Page, Slot, Waits};
+use crate::program::{Program, lock};
+use crate::protocol::Settings;
+
+/// What is in flight at most, and how often a marker is placed, if somebody sets one of the two alone. Those of the
+/// reference.
+pub(crate) const DEFAULT_THRESHOLD: i64 = 16;
+pub(crate) const DEFAULT_BATCH_SIZE: i64 = 8;
+
+/// An XQueue under the scheduler's control. Gives its slot back when it is retired or dropped.
+pub struct JoinedQueue {
+    queue: XQueue,
+    /// None: there was no slot left, or the queue is retired; then it runs unscheduled.
+    place: Mutex<Option<Place>>,
+    /// The watcher's own.
+    look: Mutex<Look>,
+    program: Arc<Program>,
+}
+
+struct Place {
+    page: Arc<Page>,
+    number: usize,
+    slot: Shared<Slot>,
+}
+
+/// What the watcher saw of a queue when it looked last.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Look {
+    /// Address of the gate: what was seen at another says nothing about this one.
+    pub(crate) gate: usize,
+    pub(crate) order: Order,
+    pub(crate) epoch: Epoch,
+}
+
+impl Place {
+    fn take(page: &Arc<Page>, hw: &dyn HwQueue) -> Option<Self> {
+        let number = page.take_slot(hw.device())?;
+        Some(Self { page: Arc::clone(page), number, slot: page.shared_slot(number)? })
+    }
+
+    fn gate(&self) -> Shared<Gate> {
+        self.slot.project(|slot| &slot.gate)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.page.give_back(self.number);
+    }
+}
+
+impl Deref for JoinedQueue {
+    type Target = XQueue;
+    fn deref(&self) -> &XQueue {
+        &self.queue
+    }
+}
+
+impl JoinedQueue {
+    pub(crate) fn new(
+        program: &Arc<Program>,
+        page: &Arc<Page>,
+        hw: Arc<dyn HwQueue>,
+        level: LevelRequest,
+    ) -> Result<Arc<Self>, JoinError> {
+        let place = Place::take(page, &*hw).ok_or(JoinError::NoSlot)?;
+        let queue = XQueue::new(program.next_queue_id(), hw, place.gate(), Arc::clone(program) as _, level)?;
+        let place = Mutex::new(Some(place));
+        let joined = Arc::new(Self { queue, place, look: Mutex::default(), program: Arc::clone(program) });
+        joined.show_settings();
+        Ok(joined)
+    }
+
+    /// The number of its slot in the page, by which the scheduler knows it, as long as it has one.
+    #[must_use]
+    pub fn slot(&self) -> Option<usize> {
+        lock(&self.place).as_ref().map(|place| place.number)
+    }
+
+    /// Says that what is launched here from now on waits for a point on another queue, so that the other is not held
+    /// while this one may run.
+    pub fn waits_for(self: &Arc<Self>, holder: &Arc<Self>, event: RecordedEvent) {
+        if Arc::ptr_eq(self, holder) || holder.has_reached(event) {
+            return;
+        }
+        self.program.waits.add(self, holder, event);
+        self.program.ring();
+    }
+
+    /// Limits what is in flight while the scheduler asks for little of it.
+    pub fn set_paced_limit(&self, limit: Limit) {
+        self.lane().set_limit(limit);
+        self.show_settings();
+    }
+
+    /// Changes how the queue is preempted and how much of it may be in flight. Changes nothing if one is out of range.
+    pub(crate) fn configure(&self, settings: Settings) -> Result<(), ConfigureError> {
+        let limit = match (settings.threshold, settings.batch_size) {
+            (None, None) => None,
+            (threshold, batch_size) => {
+                let (old_threshold, old_batch) = match self.lane().limit() {
+                    Limit::Count { threshold, batch_size } => (threshold.into(), batch_size.into()),
+                    Limit::Budget(_) => (DEFAULT_THRESHOLD, DEFAULT_BATCH_SIZE),
+                };
+                let threshold = threshold.unwrap_or(old_threshold);
+                Some(Limit::count(threshold, batch_size.unwrap_or(old_batch.min(threshold)))?)
+            }
+        };
+        if let Some(level) = settings.level {
+            self.lane().set_level(level.to_string().parse::<LevelRequest>()?)?;
+        }
+        if let Some(limit) = limit {
+            self.lane().set_limit(limit);
+        }
+        self.show_settings();
+        Ok(())
+    }
+
+    /// Takes a slot in another page, and goes through the gate there from now on.
+    pub(crate) fn move_to(&self, page: &Arc<Page>) {
+        let mut place = lock(&self.place);
+        // Who had no slot gets none now: it may be retired.
+        let Some(old) = place.take() else { return };
+        *place = Place::take(page, self.lane().hw());
+        let gate = place.as_ref().map_or_else(private_gate, Place::gate);
+        self.lane().move_to(gate);
+        drop(place);
+        drop(old);
+        self.show_settings();
+    }
+
+    /// The hardware queue is about to be destroyed: lets go what is stopped, and has the scheduler forget it.
+    pub fn retire(&self) {
+        let place = lock(&self.place).take();
+        if place.is_some() {
+            self.lane().move_to(private_gate());
+            // A device that refuses has lost the queue already.
+            let _ = self.queue.resume(Resume::default());
+            drop(place);
+            self.program.ring();
+        }
+    }
+
+    /// Notes what the watcher sees now. Answers what it saw last.
+    pub(crate) fn note_look(&self, now: Look) -> Look {
+        std::mem::replace(&mut lock(&self.look), now)
+    }
+
+    pub(crate) fn publish_waits(&self, waits: Waits) {
+        if let Some(place) = &*lock(&self.place) {
+            place.slot.set_waits(waits);
+        }
+    }
+
+    fn show_settings(&self) {
+        let level = self.lane().level().number();
+        let (threshold, batch_size) = match self.lane().limit() {
+            Limit::Count { threshold, batch_size } => (threshold, batch_size),
+            Limit::Budget(_) => (0, 0),
+        };
+        if let Some(place) = &*lock(&self.place) {
+            place.slot.show_settings(level, threshold, batch_size);
+        }
+    }
+}
+
+impl Drop for JoinedQueue {
+    fn drop(&mut self) {
+        self.retire();
+    }
+}
+
+fn private_gate() -> Shared<Gate> {
+    Shared::from(Arc::new(Gate::default()))
+}
+
+/// Why a queue's settings were not changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigureError {
+    #[error(transparent)]
+    Hint(#[from] xsched_core::HintError),
+    #[error(transparent)]
+    Level(#[from] LevelError),
+    #[error(transparent)]
+    Hardware(#[from] HalError),
+}

@@ -1,0 +1,93 @@
+//! The program's end of the connection to the service.
+//!
+//! Its descriptor lies in somebody else's table: programs that become daemons close whatever they find there, and get
+//! the number again for a file of their own. So before the number is used it is looked whether it still is ours.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
+
+use crate::socket::{Connection, SocketError};
+
+/// Which socket a descriptor stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) fd: RawFd,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl Identity {
+    fn of(fd: BorrowedFd<'_>) -> Option<Self> {
+        let stat = rustix::fs::fstat(fd).ok()?;
+        Some(Self { fd: fd.as_raw_fd(), device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    /// Whether the number still stands for what it stood for. One system call, no lock.
+    pub(crate) fn holds(self) -> bool {
+        // SAFETY: borrowed for one system call that changes nothing; a number that stands for nothing is an error there.
+        Self::of(unsafe { BorrowedFd::borrow_raw(self.fd) }) == Some(self)
+    }
+}
+
+/// A connection whose descriptor may be taken away.
+pub(crate) struct Line {
+    connection: ManuallyDrop<Connection>,
+    identity: Identity,
+}
+
+impl Line {
+    pub(crate) fn new(connection: Connection) -> Result<Self, SocketError> {
+        let identity = Identity::of(connection.as_fd()).ok_or(SocketError::Closed)?;
+        Ok(Self { connection: ManuallyDrop::new(connection), identity })
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// The connection; closed if the program has closed it.
+    pub(crate) fn connection(&self) -> Result<&Connection, SocketError> {
+        if self.identity.holds() { Ok(&self.connection) } else { Err(SocketError::Closed) }
+    }
+
+    /// Ends the connection for both sides, and for whoever waits on it.
+    pub(crate) fn hang_up(&self) {
+        if let Ok(connection) = self.connection() {
+            connection.hang_up();
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if self.identity.holds() {
+            // SAFETY: dropped here and nowhere else, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.connection) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::os::fd::{FromRawFd, OwnedFd};
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn a_number_that_became_the_programs_is_left_alone() {
+        let ((ours, _service), (theirs, _peer)) = (pair(), pair());
+        let line = Line::new(Connection::from_fd(ours)).unwrap();
+        assert!(line.connection().is_ok());
+        // The program closes our descriptor and gets its number for a socket of its own.
+        // SAFETY: the number is taken over here, and `line` is about to notice.
+        let mut number: OwnedFd = unsafe { FromRawFd::from_raw_fd(line.identity().fd) };
+        rustix::io::dup2(&theirs, &mut number).unwrap();
+        assert!(matches!(line.connection(), Err(SocketError::Closed)));
+        drop(line);
+        assert!(Identity::of(number.as_fd()).is_some(), "the program's socket was closed");
+    }
+}

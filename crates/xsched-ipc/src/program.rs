@@ -1,0 +1,274 @@
+//! What the threads of one scheduled program share: its queues, and where its scheduler is to be found.
+//!
+//! A program sits on one page at a time. It begins on a private one, takes a seat on the page of a scheduler when it
+//! meets one, stays there when the scheduler is lost, and moves to a new page when another comes.
+
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+
+use xsched_core::{Link, Nanos, Order, QueueId};
+
+use crate::bell::Bell;
+use crate::joined::JoinedQueue;
+use crate::line::{Identity, Line};
+use crate::page::Page;
+use crate::waits::WaitBook;
+
+/// A scheduler that gave no sign of life for so long is taken for dead.
+pub const PATIENCE: Nanos = Nanos::from_millis(100);
+
+/// How the scheduler of a page is called.
+pub(crate) enum Call {
+    /// It has a bell.
+    Bell(Bell),
+    /// It is the service, at the other end of this connection.
+    Service(Arc<Line>),
+    /// There is none, or none any more.
+    Nobody,
+}
+
+/// A page, and how its scheduler is called.
+pub(crate) struct Seat {
+    pub(crate) page: Arc<Page>,
+    call: Call,
+}
+
+/// See the head of this file.
+pub(crate) struct Program {
+    seat: RwLock<Arc<Seat>>,
+    queues: Mutex<Vec<Weak<JoinedQueue>>>,
+    last_queue: AtomicU64,
+    pub(crate) waits: WaitBook,
+    inherited: Inherited,
+}
+
+/// What a child after fork finds and must not use, kept where it can be read whatever locks the parent's threads held.
+struct Inherited {
+    /// The page sat on, and while moving the one before.
+    pages: [AtomicPtr<std::ffi::c_void>; 2],
+    /// The connection to the service, or -1; and which socket that is.
+    socket: AtomicI32,
+    device: AtomicU64,
+    inode: AtomicU64,
+}
+
+impl Program {
+    pub(crate) fn new(page: Arc<Page>, call: Call) -> Self {
+        let inherited = Inherited {
+            pages: [AtomicPtr::new(page.address()), AtomicPtr::default()],
+            socket: AtomicI32::new(-1),
+            device: AtomicU64::new(0),
+            inode: AtomicU64::new(0),
+        };
+        Self {
+            seat: RwLock::new(Arc::new(Seat { page, call })),
+            queues: Mutex::default(),
+            last_queue: AtomicU64::new(0),
+            waits: WaitBook::default(),
+            inherited,
+        }
+    }
+
+    /// Where the program sits now.
+    pub(crate) fn seat(&self) -> Arc<Seat> {
+        Arc::clone(&self.seat.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A name for a queue that no other queue of this program ever had.
+    pub(crate) fn next_queue_id(&self) -> QueueId {
+        QueueId(self.last_queue.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Has `make` make a queue on the page the program sits on. The program does not move meanwhile.
+    pub(crate) fn add<E>(
+        &self,
+        make: impl FnOnce(&Arc<Page>) -> Result<Arc<JoinedQueue>, E>,
+    ) -> Result<Arc<JoinedQueue>, E> {
+        let mut queues = lock(&self.queues);
+        let queue = make(&self.seat().page)?;
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(&queue));
+        Ok(queue)
+    }
+
+    /// The queues that still exist.
+    pub(crate) fn living(&self) -> Vec<Arc<JoinedQueue>> {
+        lock(&self.queues).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Moves to the page of a scheduler that was just met, with all queues.
+    pub(crate) fn take_seat(&self, page: &Arc<Page>, line: &Arc<Line>) {
+        let queues = lock(&self.queues);
+        let moving: Vec<_> = queues.iter().filter_map(Weak::upgrade).collect();
+        let [current, before] = &self.inherited.pages;
+        before.store(current.load(Ordering::SeqCst), Ordering::SeqCst);
+        current.store(page.address(), Ordering::SeqCst);
+        let old = self.sit(Seat { page: Arc::clone(page), call: Call::Service(Arc::clone(line)) });
+        for queue in &moving {
+            queue.move_to(page);
+        }
+        self.waits.publish_again(&moving);
+        before.store(std::ptr::null_mut(), Ordering::SeqCst);
+        drop(queues);
+        // The threads that sleep on the old page look for the new one. The last handle on a queue is dropped unlocked.
+        old.page.orders().bump();
+        self.ring();
+    }
+
+    /// The scheduler is gone: everybody is free at once.
+    pub(crate) fn lose_scheduler(&self) {
+        let page = Arc::clone(&self.seat().page);
+        let lost = self.sit(Seat { page: Arc::clone(&page), call: Call::Nobody });
+        self.note_connection(None);
+        if let Call::Service(line) = &lost.call {
+            // It is over for the service too, if that still listens.
+            line.hang_up();
+        }
+        drop(lost);
+        self.free_all();
+        page.orders().bump();
+    }
+
+    /// Frees every queue, and has the devices run on.
+    pub(crate) fn free_all(&self) {
+        let queues = self.living();
+        for queue in &queues {
+            queue.lane().gate().give(Order::Free);
+        }
+        for queue in &queues {
+            // A device that refuses now is asked again by the enforcer.
+            let _ = queue.lane().enforce();
+        }
+    }
+
+    /// The program has closed the connection under us: nobody can be called from here on, so nobody may hold us either.
+    fn stand_up_from(&self, seat: &Arc<Seat>) {
+        let mut now = self.seat.write().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&now, seat) {
+            *now = Arc::new(Seat { page: Arc::clone(&seat.page), call: Call::Nobody });
+        }
+    }
+
+    fn sit(&self, seat: Seat) -> Arc<Seat> {
+        std::mem::replace(&mut *self.seat.write().unwrap_or_else(PoisonError::into_inner), Arc::new(seat))
+    }
+
+    /// Notes the connection before anything is said on it, so that a child leaves it alone; and that there is none
+    /// any more, before it is closed.
+    pub(crate) fn note_connection(&self, line: Option<&Line>) {
+        let noted = &self.inherited;
+        noted.socket.store(-1, Ordering::SeqCst);
+        if let Some(Identity { fd, device, inode }) = line.map(Line::identity) {
+            noted.device.store(device, Ordering::SeqCst);
+            noted.inode.store(inode, Ordering::SeqCst);
+            noted.socket.store(fd, Ordering::SeqCst);
+        }
+    }
+
+    /// Called in a child after fork, before anything else: the page and the connection stay the parent's. Takes no
+    /// lock. The program's queues are free in the child, and neither they nor this may be dropped there.
+    pub(crate) fn leave_to_parent(&self) {
+        for page in &self.inherited.pages {
+            let address = page.swap(std::ptr::null_mut(), Ordering::SeqCst);
+            if !address.is_null() {
+                // SAFETY: both pages were mapped when the parent forked: `seat` holds the current one, and `take_seat`
+                // the one before for as long as it is noted here. A child has one thread.
+                unsafe { Page::leave_to_parent(address) };
+            }
+        }
+        let noted = &self.inherited;
+        let socket = Identity {
+            fd: noted.socket.swap(-1, Ordering::SeqCst),
+            device: noted.device.load(Ordering::SeqCst),
+            inode: noted.inode.load(Ordering::SeqCst),
+        };
+        if socket.fd >= 0 && socket.holds() {
+            // Closed, not shut down: the connection is the parent's too.
+            // SAFETY: the number stands for the connection of the parent's seat, which nobody in this child uses or
+            // closes any more.
+            unsafe { rustix::io::close(socket.fd) };
+        }
+    }
+}
+
+impl Link for Program {
+    fn ring(&self) {
+        let seat = self.seat();
+        match &seat.call {
+            Call::Bell(bell) => bell.ring(),
+            // Rung and not yet looked at: once more says nothing new.
+            Call::Service(line) if seat.page.ring() => match line.connection() {
+                Ok(connection) => connection.ring(),
+                Err(_) => self.stand_up_from(&seat),
+            },
+            Call::Service(_) | Call::Nobody => {}
+        }
+        // An edge concerns the watcher too: a queue that became busy will have to be watched for falling silent.
+        seat.page.orders().bump();
+    }
+
+    fn alive(&self) -> bool {
+        let seat = self.seat();
+        !matches!(seat.call, Call::Nobody) && Nanos::now() - seat.page.last_beat() < PATIENCE
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Its threads hold no handle on it while they sleep: they end when they wake and find it gone.
+        let seat = self.seat();
+        seat.page.orders().bump();
+        if let Call::Service(line) = &seat.call {
+            line.hang_up();
+        }
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::Connection;
+
+    #[test]
+    fn a_child_leaves_the_page_and_the_connection_to_its_parent() {
+        let (ours, theirs) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let (ours, theirs) = (Connection::from_fd(ours), Connection::from_fd(theirs));
+        let ours = Arc::new(Line::new(ours).unwrap());
+        let program = Program::new(Page::private().unwrap(), Call::Nobody);
+        let page = Page::create().unwrap();
+        program.note_connection(Some(&ours));
+        program.take_seat(&page, &ours);
+        let gate = &page.slot(3).unwrap().gate;
+        gate.give(Order::Paced);
+        // SAFETY: the child makes system calls and writes atomics, then ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            program.leave_to_parent();
+            let was_free = gate.order() == Order::Free;
+            gate.give(Order::Hold);
+            page.orders().bump();
+            let closed = ours.connection().is_err();
+            // SAFETY: ends the child without running anything of the test's process.
+            unsafe { libc::_exit(i32::from(!(was_free && closed))) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child still had the page or the connection");
+        assert_eq!(gate.order(), Order::Paced, "the child wrote into its parent's page");
+        // Nobody hung up: what was rung before is still to be had, and then nothing.
+        while let Some(packet) = theirs.receive::<crate::protocol::Request>(false).unwrap() {
+            assert!(matches!(packet, crate::socket::Packet::Ring));
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What is asked of the service, and its answers. Every request has one answer; a long one comes in several packets.
+
+use xsched_core::{Hints, Nanos, Process, ProcessId, Timeslice};
+use xsched_policy::{Params, PolicyInfo};
+
+use super::session::{Peer, Program, Role, Session};
+use super::{Service, process};
+use crate::coordinator::{ClientId, OWN_TASKS_PER_PROGRAM};
+use crate::metrics;
+use crate::page::Page;
+use crate::protocol::{PROTOCOL, Reply, Request, Settings, Target, Wishes};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What was done, or why not.
+type Answer = Result<Reply, String>;
+
+/// What a program said when it joined.
+struct Joining {
+    protocol: u32,
+    version: String,
+    name: Option<String>,
+    wishes: Wishes,
+}
+
+impl Service {
+    /// Does what is asked and answers.
+    pub(super) fn answer(&mut self, place: usize, request: Request, now: Nanos) {
+        self.counters.request();
+        let Some(peer) = self.sessions.get(place).map(|session| session.peer) else { return };
+        let answer = match request {
+            Request::Join { protocol, version, name, wishes } => {
+                match self.join(place, peer, Joining { protocol, version, name, wishes }) {
+                    // The answer went with the page.
+                    Ok(()) => return,
+                    Err(why) => Err(why),
+                }
+            }
+            Request::Status => return self.send_status(place, peer, now),
+            Request::Metrics => return self.send_metrics(place, peer, now),
+            Request::Trace => self.start_tracing(place),
+            Request::Hint(wishes) => self.hint(place, peer, &wishes),
+            Request::QueueHint { slot, wishes } => self.hint_queue(place, peer, slot, &wishes, now),
+            Request::Set { target, wishes } => self.set(peer, &target, &wishes),
+            Request::Suspend(target) => self.suspend(peer, &target, true),
+            Request::Resume(target) => self.suspend(peer, &target, false),
+            Request::Policy { name, timeslice_us, k } => {
+                self.policy(peer, name.as_deref(), timeslice_us, k, now)
+            }
+            Request::Configure { queue, settings } => self.configure(peer, queue, settings),
+            Request::Focus(pid) => self.focus(peer, pid),
+            Request::Stop => self.masters_only(peer, "end the scheduler").map(|()| {
+                self.end = Some(super::End::Asked);
+                Reply::Done
+            }),
+        };
+        self.reply(place, &answer.unwrap_or_else(|why| Reply::Refused { why }));
+    }
+
+    fn join(&mut self, place: usize, peer: Peer, joining: Joining) -> Result<(), String> {
+        let Joining { protocol, version, name, wishes } = joining;
+        if protocol != PROTOCOL {
+            return Err(format!(
+                "the program's library (xsched {}) speaks protocol {protocol}, this scheduler (xsched {VERSION}) \
+                 protocol {PROTOCOL}: update the older of the two",
+                process::clean(&version)
+            ));
+        }
+        if !matches!(self.sessions.get(place), Some(Session { role: Role::Asking, .. })) {
+            return Err("this connection has joined already: a program joins once".to_owned());
+        }
+        let executable = process::executable(peer.pid);
+        let (hints, note) = self.first_hints(peer, &executable, &wishes)?;
+        let (page, fd) = Page::create_to_pass_on().map_err(|error| error.to_string())?;
+        let pid = i32::try_from(peer.pid).ok().and_then(rustix::process::Pid::from_raw);
+        let flags = rustix::process::PidfdFlags::empty();
+        let pidfd = pid.and_then(|pid| rustix::process::pidfd_open(pid, flags).ok());
+        if let Some(pidfd) = &pidfd
+            && !self.watch_process(place, pidfd)
+        {
+            return Err("the scheduler cannot watch another process: the system refused".to_owned());
+        }
+        let nice = if self.coordinator.policy().name == "CHPF" { process::nice(peer.pid) } else { None };
+        let identity = Process {
+            id: ProcessId(peer.pid),
+            nice: nice.unwrap_or(0),
+            focused: self.focus == Some(ProcessId(peer.pid)),
+        };
+        let client = self.coordinator.add_client_of(peer.uid, identity, page, hints);
+        let program = Program {
+            client,
+            process: peer.pid,
+            given_name: name.map(|name| process::clean(&name)).filter(|name| !name.is_empty()),
+            file_name: executable.rsplit('/').next().unwrap_or_default().to_owned(),
+            command_line: String::new(),
+            pidfd,
+        };
+        if let Some(session) = self.sessions.get_mut(place) {
+            session.role = Role::Program(program);
+        }
+        self.ask_for_name(place, peer.pid);
+        self.sessions.programs += 1;
+        self.counters.join();
+        self.news = true;
+        if self.nice_matters() {
+            self.nice_due.get_or_insert(Nanos::now() + super::NICE_EVERY);
+        }
+        let welcome = Reply::Welcome { version: VERSION.to_owned(), note };
+        if !self.reply_with(place, &welcome, Some(std::os::fd::AsFd::as_fd(&fd))) {
+            self.close(place);
+        }
+        Ok(())
+    }
+
+    /// What a program begins with: what a rule gives it, then its own wishes as far as its user may have them.
+    fn first_hints(
+        &self,
+        peer: Peer,
+        executable: &str,
+        wishes: &Wishes,
+    ) -> Result<(Hints, Option<String>), String> {
+        let cgroup = if self.options.rules.iter().any(|rule| rule.cgroup.is_some()) {
+            process::cgroup(peer.pid)
+        } else {
+            String::new()
+        };
+        let rule = self.options.rules.iter().find(|rule| rule.fits(executable, &cgroup));
+        let limit = self.limit(peer);
+        let mut given = Hints::default();
+        given.utilization = given.utilization.min(limit.utilization);
+        let given = rule.map_or(given, |rule| rule.applied_to(given));
+        let desired = wishes.applied_to(given).map_err(|error| error.to_string())?;
+        Ok(limit.or_what_is_had(given).lower(desired))
+    }
+
+    fn joined(&self, place: usize) -> Result<ClientId, String> {
+        let program = self.sessions.get(place).and_then(Session::program);
+        program
+            .map(|program| program.client)
+            .ok_or_else(|| "this connection has not joined: join first".to_owned())
+    }
+
+    /// New hints, or why this peer may not have them.
+    fn allowed(&self, peer: Peer, had: Hints, wishes: &Wishes) -> Result<Hints, String> {
+        let desired = wishes.applied_to(had).map_err(|error| error.to_string())?;
+        let limit = self.limit(peer);
+        let (hints, lowered) = limit.or_what_is_had(had).lower(desired);
+        if lowered.is_none() {
+            return Ok(hints);
+        }
+        Err(format!(
+            "user {} may wish for a priority of at most {} and {} % of the device: {}",
+            peer.uid,
+            limit.priority,
+            limit.utilization.percent(),
+            super::permissions::WHO
+        ))
+    }
+
+    fn hint(&mut self, place: usize, peer: Peer, wishes: &Wishes) -> Answer {
+        let client = self.joined(place)?;
+        let had = self.coordinator.hints(client).unwrap_or_default();
+        let hints = self.allowed(peer, had, wishes)?;
+        self.coordinator.set_hints(client, hints);
+        self.news = true;
+        Ok(Reply::Done)
+    }
+
+    fn hint_queue(&mut self, place: usize, peer: Peer, slot: usize, wishes: &Wishes, now: Nanos) -> Answer {
+        let client = self.joined(place)?;
+        self.coordinator.look_at(client, now);
+        let no_queue = || format!("there is no queue in slot {slot}");
+        let had = self.coordinator.queue_hints(client, slot).ok_or_else(no_queue)?;
+        let hints = self.allowed(peer, had, wishes)?;
+        self.news = true;
+        if self.coordinator.set_queue_hints(client, slot, hints, now) {
+            Ok(Reply::Done)
+        } else {
+            Err(format!(
+                "{OWN_TASKS_PER_PROGRAM} queues of this program have wishes of their own: no more can"
+            ))
+        }
+    }
+
+    /// The programs meant, all of which the peer may change.
+    fn targets(&self, peer: Peer, target: &Target) -> Result<Vec<(ClientId, ProcessId)>, String> {
+        let mut found = Vec::new();
+        for session in self.sessions.iter() {
+            let Some(program) = session.program() else { continue };
+            let meant = match target {
+                Target::Pid(pid) => program.process == *pid,
+                Target::Name(name) => program.given_name.as_ref() == Some(name) || program.file_name == *name,
+            };
+            if meant && (session.peer.uid == peer.uid || self.is_master(peer)) {
+                found.push((program.client, ProcessId(program.process)));
+            } else if meant && matches!(target, Target::Pid(_)) {
+                self.masters_only(peer, "change another user's program")?;
+            }
+        }
+        if found.is_empty() {
+            // A name another user gave is not told.
+            return Err(match target {
+                Target::Pid(pid) => format!("no program with pid {pid} is scheduled here"),
+                Target::Name(name) => {
+                    format!("no program of yours named `{}` is scheduled here", process::clean(name))
+                }
+            });
+        }
+        Ok(found)
+    }
+
+    fn set(&mut self, peer: Peer, target: &Target, wishes: &Wishes) -> Answer {
+        let mut changes = Vec::new();
+        for (client, _) in self.targets(peer, target)? {
+            let had = self.coordinator.hints(client).unwrap_or_default();
+            changes.push((client, self.allowed(peer, had, wishes)?));
+        }
+        for (client, hints) in changes {
+            self.coordinator.set_hints(client, hints);
+        }
+        self.news = true;
+        Ok(Reply::Done)
+    }
+
+    fn suspend(&mut self, peer: Peer, target: &Target, suspended: bool) -> Answer {
+        for (_, process) in self.targets(peer, target)? {
+            self.coordinator.set_suspended(process, suspended);
+        }
+        self.news = true;
+        Ok(Reply::Done)
+    }
+
+    fn policy(
+        &mut self,
+        peer: Peer,
+        name: Option<&str>,
+        timeslice_us: Option<i64>,
+        k: Option<usize>,
+        now: Nanos,
+    ) -> Answer {
+        if name.is_some() || timeslice_us.is_some() || k.is_some() {
+            self.masters_only(peer, "change the policy")?;
+            let policy = name.map(PolicyInfo::find).transpose().map_err(|error| error.to_string())?;
+            let timeslice =
+                timeslice_us.map(Timeslice::from_micros).transpose().map_err(|error| error.to_string())?;
+            if k == Some(0) {
+                return Err("k 0 is out of range: allowed is 1 and more".to_owned());
+            }
+            self.params = Params {
+                timeslice: timeslice.unwrap_or(self.params.timeslice),
+                k: k.unwrap_or(self.params.k),
+            };
+            if let Some(policy) = policy {
+                self.coordinator.set_policy(policy);
+            }
+            self.coordinator.configure(self.params);
+            self.coordinator.note_policy(now);
+            self.counters.policy_change();
+            self.read_nice_values();
+            self.news = true;
+        }
+        Ok(Reply::Policy {
+            name: self.coordinator.policy().name.to_owned(),
+            timeslice_us: self.params.timeslice.get().0 / 1_000,
+            k: self.params.k,
+        })
+    }
+
+    fn configure(&mut self, peer: Peer, queue: u64, settings: Settings) -> Answer {
+        let allowed = |value: Option<i64>, range: std::ops::RangeInclusive<i64>, what: &str| match value {
+            Some(n) if !range.contains(&n) => {
+                Err(format!("{what} {n} is out of range: allowed is {} to {}", range.start(), range.end()))
+            }
+            _ => Ok(()),
+        };
+        allowed(settings.level, 1..=3, "level")?;
+        allowed(settings.threshold, 1..=i64::from(u32::MAX), "threshold")?;
+        allowed(settings.batch_size, 1..=i64::from(u32::MAX), "batch size")?;
+        let queue = self.coordinator.report_queues().find(|report| report.queue.0 == queue);
+        let Some(queue) = queue else { return Err("there is no such queue".to_owned()) };
+        let owner = self
+            .sessions
+            .taken()
+            .find(|(_, session)| session.program().is_some_and(|program| program.client == queue.client));
+        let Some((place, owner)) = owner else { return Err("its program is gone".to_owned()) };
+        if owner.peer.uid != peer.uid {
+            self.masters_only(peer, "change another user's queue")?;
+        }
+        if self.reply_with(place, &Reply::Configure { slot: queue.slot, settings }, None) {
+            Ok(Reply::Done)
+        } else {
+            Err(format!("{} does not read what it is sent", queue.process))
+        }
+    }
+
+    fn focus(&mut self, peer: Peer, pid: Option<u32>) -> Answer {
+        self.masters_only(peer, "say which window has the focus")?;
+        self.focus = pid.map(ProcessId);
+        self.coordinator.set_focus(self.focus);
+        self.news = true;
+        Ok(Reply::Done)
+    }
+
+    fn send_metrics(&mut self, place: usize, peer: Peer, now: Nanos) {
+        let status = self.status(peer, now);
+        let text = metrics::render(&status, &self.counters);
+        for reply in metrics::replies(&text) {
+            self.reply(place, &reply);
+        }
+    }
+}
