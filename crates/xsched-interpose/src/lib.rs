@@ -1,1 +1,27 @@
-//! Hooks without vendor names: real functions, re-entry, fork and exit.
+//! What every hook needs and no vendor's name is in.
+//!
+//! ```text
+//!   program calls f ──► our f ──► outermost? ──no──► real f          the vendor's own calls among its functions
+//!                                   │yes
+//!                                   ▼
+//!                        [`forward_once`]: decide, wait, real f, take note
+//!                        a panic before real f: real f is called; after it: its answer stands
+//! ```
+//!
+//! * [`Real`]: the function a hook stands in front of.
+//! * [`Outermost`], [`forward_once`], [`aside`]: how a hook calls it, exactly once, and what else it does.
+//! * [`Table`]: from a vendor's handle to what we know about it, on the launch path.
+//! * [`Lease`]: a vendor's handle that can be taken away from those who use it.
+//! * [`lifetime`]: fork and exit.
+
+mod lease;
+pub mod lifetime;
+mod once;
+mod reader;
+mod real;
+mod table;
+
+pub use lease::Lease;
+pub use once::{Outermost, aside, forward_once};
+pub use real::Real;
+pub use table::Table;

@@ -1,0 +1,149 @@
+//! How a hook calls the real function: exactly once, whatever else happens.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Proof that no hook of ours is at work on this thread yet. While it lives, [`Outermost::enter`] answers none: what
+/// the vendor's library or we ourselves call from inside a hook goes straight to the real functions.
+pub struct Outermost(());
+
+impl Outermost {
+    /// None on a thread that is inside a hook already, or is ending.
+    #[must_use]
+    #[inline]
+    pub fn enter() -> Option<Self> {
+        let was_inside = INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true);
+        (!was_inside).then_some(Self(()))
+    }
+}
+
+impl Drop for Outermost {
+    fn drop(&mut self) {
+        let _ = INSIDE.try_with(|inside| inside.set(false));
+    }
+}
+
+/// Calls `real` exactly once and answers with its result. `around` decides when, by calling what it is given; if it
+/// does not, or panics before it does, `real` is called afterwards. The caller finds `errno` as `real` left it, and
+/// `real` finds it as the caller left it.
+#[inline]
+pub fn forward_once<R>(real: impl FnOnce() -> R, around: impl FnOnce(&mut dyn FnMut())) -> R {
+    let callers = errno();
+    let mut real = Some(real);
+    let mut answer = None;
+    let mut call = || {
+        if let Some(real) = real.take() {
+            set_errno(callers);
+            let result = real();
+            answer = Some((result, errno()));
+        }
+    };
+    // What may be left half done by a panic is ours, and each part of it is valid after every statement.
+    let _ = catch_unwind(AssertUnwindSafe(|| around(&mut call)));
+    call();
+    match answer {
+        Some((result, left)) => {
+            set_errno(left);
+            result
+        }
+        // `call` has just filled it in, unless `real` unwound, and then we are not here.
+        None => unreachable!("the real function was called"),
+    }
+}
+
+/// Does something of our own beside what the program asked for: a panic ends here, and `errno` stays as it is.
+pub fn aside(work: impl FnOnce()) {
+    let callers = errno();
+    // As in `forward_once`.
+    let _ = catch_unwind(AssertUnwindSafe(work));
+    set_errno(callers);
+}
+
+fn errno() -> i32 {
+    // SAFETY: the address of this thread's own `errno`.
+    unsafe { *libc::__errno_location() }
+}
+
+fn set_errno(value: i32) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = value };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn silently<R>(work: impl FnOnce() -> R) -> R {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let result = work();
+        std::panic::set_hook(before);
+        result
+    }
+
+    #[test]
+    fn the_real_function_is_called_once_whatever_the_hook_does() {
+        let calls = Cell::new(0);
+        let real = || {
+            calls.set(calls.get() + 1);
+            calls.get()
+        };
+        assert_eq!(forward_once(real, |call| call()), 1);
+        assert_eq!(forward_once(real, |_| {}), 2);
+        let twice = |call: &mut dyn FnMut()| {
+            call();
+            call();
+        };
+        assert_eq!(forward_once(real, twice), 3);
+        silently(|| {
+            assert_eq!(forward_once(real, |_| panic!("before")), 4);
+            let after = |call: &mut dyn FnMut()| {
+                call();
+                panic!("after");
+            };
+            assert_eq!(forward_once(real, after), 5);
+        });
+    }
+
+    #[test]
+    fn errno_belongs_to_the_program() {
+        set_errno(17);
+        let seen = forward_once(
+            || {
+                let seen = errno();
+                set_errno(23);
+                seen
+            },
+            |call| {
+                set_errno(1);
+                call();
+                set_errno(2);
+            },
+        );
+        assert_eq!((seen, errno()), (17, 23));
+    }
+
+    #[test]
+    fn what_is_done_aside_leaves_no_trace() {
+        set_errno(17);
+        silently(|| {
+            aside(|| {
+                set_errno(1);
+                panic!("aside");
+            });
+        });
+        assert_eq!(errno(), 17);
+    }
+
+    #[test]
+    fn only_one_hook_at_a_time_is_outermost() {
+        let outer = Outermost::enter().unwrap();
+        assert!(Outermost::enter().is_none());
+        drop(outer);
+        assert!(Outermost::enter().is_some());
+    }
+}
