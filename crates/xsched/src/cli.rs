@@ -1,5 +1,6 @@
 //! The command line: what was typed, and where it goes.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -32,10 +33,20 @@ enum Command {
     DemoWorker(demo::worker::Args),
 }
 
-/// Parses the command line and runs what it names.
-pub(crate) fn run() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Run(args) => commands::run::run(&args),
+/// Parses a command line, the program's name first, and runs what it names.
+pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let command = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli.command,
+        Err(error) => {
+            let Some(status) = commands::run::misuse(&arguments, &error) else { error.exit() };
+            // Nobody there to read it: the status says it too.
+            let _ = error.print();
+            return status;
+        }
+    };
+    let result = match command {
+        Command::Run(args) => return commands::run::run(&args),
         Command::Serve(args) => commands::serve::run(&args),
         Command::Ps(args) => commands::ps::run(&args),
         Command::Top(args) => commands::top::run(&args),
@@ -49,12 +60,17 @@ pub(crate) fn run() -> ExitCode {
         Command::Bench(args) => commands::bench::run(&args),
         Command::DemoWorker(args) => demo::worker::run(&args),
     };
+    exit_code("xsched", result)
+}
+
+/// How the program `name` ends; says what went wrong.
+pub(crate) fn exit_code(name: &str, result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever reads our output may stop reading: `xsched ... | head` is no failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("xsched: {error:#}");
+            eprintln!("{name}: {error:#}");
             ExitCode::FAILURE
         }
     }

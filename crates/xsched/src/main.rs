@@ -2,10 +2,19 @@
 
 mod cli;
 mod commands;
+mod compat;
+mod config;
 mod demo;
+mod doctor;
+mod http;
+mod rates;
+mod term;
+mod tool;
+mod top;
+mod trace;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    cli::run()
+    compat::run().unwrap_or_else(|| cli::run(std::env::args_os()))
 }

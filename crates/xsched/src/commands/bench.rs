@@ -1,9 +1,29 @@
-//! `xsched bench`.
+//! `xsched bench`: measures XSched itself.
+
+mod client;
+mod service;
 
 /// Measure XSched itself.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
 
-pub(crate) fn run(_args: &Args) -> anyhow::Result<()> {
-    anyhow::bail!("`xsched bench` does not work yet")
+#[derive(clap::Subcommand)]
+enum What {
+    /// The service: how fast it decides, and what it costs.
+    Service(service::Args),
+    #[command(hide = true)]
+    Client(client::Args),
+    #[command(hide = true)]
+    Echo,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.what {
+        What::Service(args) => service::run(args),
+        What::Client(args) => client::run(args),
+        What::Echo => client::echo(),
+    }
 }

@@ -1,9 +1,92 @@
-//! `xsched config`.
+//! `xsched config`: what the service is configured with.
 
-/// Check the configuration files.
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+use xsched_ipc::service::{Limit, Options, default_socket};
+
+use crate::config::{Config, usual_file};
+
+/// Check the configuration, or show what is in force.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
 
-pub(crate) fn run(_args: &Args) -> anyhow::Result<()> {
-    anyhow::bail!("`xsched config` does not work yet")
+#[derive(clap::Subcommand)]
+enum What {
+    /// Look for mistakes, and say where they are.
+    Check {
+        /// The file, instead of the one a service would read.
+        file: Option<PathBuf>,
+    },
+    /// Print what a service started now would use.
+    Show {
+        /// The file, instead of the one a service would read.
+        file: Option<PathBuf>,
+    },
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match &args.what {
+        What::Check { file } => {
+            let config = Config::read(file.as_deref())?;
+            match (&config.file, usual_file()) {
+                (Some(file), _) => writeln!(out, "{}: no mistakes", file.display())?,
+                (None, Some(usual)) => {
+                    writeln!(out, "{} does not exist: everything is as it is by default", usual.display())?;
+                }
+                (None, None) => writeln!(out, "no file: everything is as it is by default")?,
+            }
+        }
+        What::Show { file } => {
+            let config = Config::read(file.as_deref())?;
+            let source =
+                config.file.as_ref().map_or_else(|| "nothing".to_owned(), |file| file.display().to_string());
+            let options = config.options(default_socket());
+            write!(out, "# from {source}\n{}", shown(&options))?;
+        }
+    }
+    Ok(())
+}
+
+/// As a file that says the same.
+fn shown(options: &Options) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    let quoted = |text: &str| toml::Value::from(text).to_string();
+    let limit = |limit: &Limit| {
+        format!("max_priority = {}\nmax_utilization = {}\n", limit.priority, limit.utilization.percent())
+    };
+    let _ = write!(
+        text,
+        "# a service of this user listens at {}\n\n[defaults]\npolicy = {}\ntimeslice_us = {}\nk = {}\n\n[limits]\n{}",
+        options.socket.display(),
+        quoted(options.policy.plain),
+        options.params.timeslice.get().0 / 1_000,
+        options.params.k,
+        limit(&options.limits.default),
+    );
+    for (key, entries) in [("user", &options.limits.users), ("group", &options.limits.groups)] {
+        for (number, given) in entries {
+            let _ = write!(text, "\n[[limits.for]]\n{key} = {number}\n{}", limit(given));
+        }
+    }
+    for rule in &options.rules {
+        text.push_str("\n[[rules]]\n");
+        for (key, glob) in [("executable", &rule.executable), ("cgroup", &rule.cgroup)] {
+            if let Some(glob) = glob {
+                let _ = writeln!(text, "{key} = {}", quoted(glob.as_str()));
+            }
+        }
+        if let Some(priority) = rule.priority {
+            let _ = writeln!(text, "priority = {priority}");
+        }
+        if let Some(utilization) = rule.utilization {
+            let _ = writeln!(text, "utilization = {}", utilization.percent());
+        }
+    }
+    text
 }

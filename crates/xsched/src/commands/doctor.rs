@@ -1,9 +1,41 @@
 //! `xsched doctor`.
 
-/// Say what works on this machine, what does not, and why.
-#[derive(clap::Args)]
-pub(crate) struct Args {}
+use std::io::{self, IsTerminal as _, Write as _};
 
-pub(crate) fn run(_args: &Args) -> anyhow::Result<()> {
-    anyhow::bail!("`xsched doctor` does not work yet")
+use serde_json::json;
+
+use crate::doctor::{self, Machine, State};
+use crate::term::{self, Glyphs};
+
+/// Say what works on this machine, what does not, and why.
+///
+/// Looks at the scheduler, at what gets it into programs, at every accelerator, and at the system, and says what to do
+/// about what it finds. Changes nothing. Ends with 1 if there is a problem, with 0 if there are only warnings.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let checks = doctor::examine(&Machine::this());
+    let problems = doctor::count(&checks, State::Problem);
+    let mut out = io::stdout().lock();
+    if args.json {
+        let report = json!({ "ok": problems == 0, "checks": checks });
+        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let columns = term::size().0.map(usize::from);
+        write!(out, "{}", doctor::text(&checks, columns, Glyphs::of_locale(), colour))?;
+    }
+    out.flush()?;
+    anyhow::ensure!(problems == 0, "{problems} found: see what to `do` above", problems = plural(problems));
+    Ok(())
+}
+
+fn plural(problems: usize) -> String {
+    if problems == 1 { "1 problem".to_owned() } else { format!("{problems} problems") }
 }

@@ -1,9 +1,242 @@
 //! `xsched set`.
 
-/// Change the priority, share or deadline of something that runs.
-#[derive(clap::Args)]
-pub(crate) struct Args {}
+use std::io::{self, Write as _};
 
-pub(crate) fn run(_args: &Args) -> anyhow::Result<()> {
-    anyhow::bail!("`xsched set` does not work yet")
+use anyhow::Context as _;
+use xsched_core::{Deadline, Laxity, Nanos, Priority, Utilization};
+use xsched_ipc::protocol::{Request, Status, Target, TaskStatus, Wishes};
+use xsched_policy::simulate::parse_time;
+
+use crate::term::{self, Glyphs};
+use crate::tool::Tool;
+
+/// Change the priority, share or deadline of something that runs, or suspend it.
+///
+/// What can be changed, and which policy heeds it: the priority (priority, priority-all, fair), the share (share,
+/// share-process, quota), the deadline (deadline) and the laxity (laxity). Anyone may lower their own programs;
+/// raising above normal, and the programs of others, are for root and the group `xsched`, unless the scheduler is your
+/// own.
+#[derive(clap::Args)]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
+pub(crate) struct Args {
+    /// The process, by its number; or every program with this name.
+    #[arg(value_name = "PID|NAME", value_parser = target)]
+    target: Target,
+
+    /// How important it is: low (-100), normal (0), high (100), or a number from -255 to 255; -256 never runs.
+    #[arg(short, long, group = "change", value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = str::parse::<Priority>)]
+    priority: Option<Priority>,
+
+    /// Percent of the device, beside the shares of the others.
+    #[arg(short, long, group = "change", value_name = "PERCENT", allow_negative_numbers = true, value_parser = share)]
+    share: Option<Utilization>,
+
+    /// How long after becoming ready its work must be done, such as 5ms; or none.
+    #[arg(long, group = "change", value_name = "TIME", value_parser = deadline)]
+    deadline: Option<Wish<Deadline>>,
+
+    /// How long its work can wait before it becomes critical, such as 5ms; or none. It has its usual priority before and
+    /// the highest afterwards, unless others follow the time: 5ms:-10:50.
+    #[arg(long, group = "change", value_name = "TIME[:BEFORE:AFTER]", value_parser = laxity)]
+    laxity: Option<Wish<Patience>>,
+
+    /// Hold all its launches until it is resumed.
+    #[arg(long, group = "change", conflicts_with = "resume")]
+    suspend: bool,
+
+    /// Let it launch again.
+    #[arg(long, group = "change")]
+    resume: bool,
+}
+
+/// Something to have, or to have no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish<T> {
+    None,
+    Some(T),
+}
+
+/// A laxity as it is typed: the span, and the priorities before and after if they were given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Patience {
+    span_us: i64,
+    priorities: Option<(Priority, Priority)>,
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "what clap calls a value parser")]
+fn target(text: &str) -> Result<Target, String> {
+    Ok(text.parse().map_or_else(|_| Target::Name(text.to_owned()), Target::Pid))
+}
+
+fn share(text: &str) -> Result<Utilization, String> {
+    let number = text.trim_end_matches('%').trim_end();
+    let percent = number.parse().map_err(|_| format!("`{text}` is not a number of percent, 0 to 100"))?;
+    Utilization::new(percent).map_err(|error| error.to_string())
+}
+
+fn deadline(text: &str) -> Result<Wish<Deadline>, String> {
+    if text.eq_ignore_ascii_case("none") {
+        return Ok(Wish::None);
+    }
+    Deadline::from_micros(micros(text)?).map(Wish::Some).map_err(|error| error.to_string())
+}
+
+fn laxity(text: &str) -> Result<Wish<Patience>, String> {
+    if text.eq_ignore_ascii_case("none") {
+        return Ok(Wish::None);
+    }
+    let priority = |text: &str| text.parse::<Priority>().map_err(|error| error.to_string());
+    let (span, priorities) = match text.split(':').collect::<Vec<_>>()[..] {
+        [span] => (span, None),
+        [span, before, after] => (span, Some((priority(before)?, priority(after)?))),
+        _ => return Err(format!("`{text}` is not TIME or TIME:BEFORE:AFTER, such as 5ms:-10:50")),
+    };
+    let span_us = micros(span)?;
+    Laxity::new(span_us, 0, 0).map_err(|error| error.to_string())?;
+    Ok(Wish::Some(Patience { span_us, priorities }))
+}
+
+fn micros(text: &str) -> Result<i64, String> {
+    let Nanos(ns) = parse_time(text)?;
+    i64::try_from(ns / 1_000).map_err(|error| error.to_string())
+}
+
+impl Args {
+    /// Whether a task is meant.
+    fn means(&self, task: &TaskStatus) -> bool {
+        match &self.target {
+            Target::Pid(pid) => task.pid == *pid,
+            Target::Name(name) => task.name == *name,
+        }
+    }
+
+    /// What to ask for, of those who are as in `status`.
+    fn wishes(&self, status: &Status) -> Wishes {
+        let usual = || {
+            let priority = self.priority.map(Priority::get);
+            let now = status.tasks.iter().find(|task| self.means(task)).map(|task| task.priority);
+            priority.or(now).unwrap_or(Priority::DEFAULT.get())
+        };
+        Wishes {
+            priority: self.priority.map(|priority| priority.get().into()),
+            utilization: self.share.map(|share| share.percent().into()),
+            deadline_us: self.deadline.map(|wish| match wish {
+                Wish::None => -1,
+                Wish::Some(deadline) => i64::try_from(deadline.get().0 / 1_000).unwrap_or(i64::MAX),
+            }),
+            laxity: self.laxity.map(|wish| match wish {
+                Wish::None => (-1, 0, 0),
+                Wish::Some(Patience { span_us, priorities: Some((before, after)) }) => {
+                    (span_us, before.get().into(), after.get().into())
+                }
+                Wish::Some(Patience { span_us, priorities: None }) => {
+                    (span_us, usual().into(), Priority::MAX.get().into())
+                }
+            }),
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let tool = Tool::connect()?;
+    let before = tool.status()?;
+    let (target, wishes) = (&args.target, args.wishes(&before));
+    let whom = || match target {
+        Target::Pid(pid) => format!("pid {pid} was not changed"),
+        Target::Name(name) => format!("`{name}` was not changed"),
+    };
+    let mut requests = Vec::new();
+    if wishes != Wishes::default() {
+        requests.push(Request::Set { target: target.clone(), wishes });
+    }
+    if args.suspend {
+        requests.push(Request::Suspend(target.clone()));
+    }
+    if args.resume {
+        requests.push(Request::Resume(target.clone()));
+    }
+    for request in &requests {
+        tool.ask(request).with_context(whom)?;
+    }
+    let after = tool.status()?;
+    let mut out = io::stdout().lock();
+    for line in changes(args, &before, &after, Glyphs::of_locale()) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// What was asked for and what it was before, in a line for each program.
+fn changes(args: &Args, before: &Status, after: &Status, glyphs: &Glyphs) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for now in after.tasks.iter().filter(|task| args.means(task)) {
+        let old = before.tasks.iter().find(|old| old.task == now.task);
+        let line = format!("{} (pid {}): {}", term::name(now), now.pid, what_changed(args, old, now, glyphs));
+        // A program has a task on every device it uses; one line is enough if they say the same.
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    if lines.is_empty() {
+        let whom = match &args.target {
+            Target::Pid(pid) => format!("pid {pid}"),
+            Target::Name(name) => term::printable(name),
+        };
+        lines.push(format!("{whom}: done; it has no work on a device yet"));
+    }
+    lines
+}
+
+fn what_changed(args: &Args, old: Option<&TaskStatus>, now: &TaskStatus, glyphs: &Glyphs) -> String {
+    let span = |us: Option<u64>| us.map_or("none".to_owned(), term::duration);
+    let mut parts = Vec::new();
+    let mut say = |asked: bool, name: &str, value: &dyn Fn(&TaskStatus) -> String| {
+        if asked {
+            parts.push(match (old.map(value), value(now)) {
+                (Some(old), new) if old != new => format!("{name} {old} {} {new}", glyphs.arrow),
+                (Some(_), new) => format!("{name} {new} as before"),
+                (None, new) => format!("{name} {new}"),
+            });
+        }
+    };
+    say(args.priority.is_some(), "priority", &|task| task.priority.to_string());
+    say(args.share.is_some(), "share", &|task| format!("{}%", task.utilization));
+    say(args.deadline.is_some(), "deadline", &|task| span(task.deadline_us));
+    say(args.laxity.is_some(), "laxity", &|task| span(task.laxity_us));
+    if args.suspend {
+        parts.push("suspended".to_owned());
+    }
+    if args.resume {
+        parts.push("resumed".to_owned());
+    }
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_a_process_and_a_word_is_a_name() {
+        assert_eq!(target("42"), Ok(Target::Pid(42)));
+        assert_eq!(target("python3"), Ok(Target::Name("python3".into())));
+    }
+
+    #[test]
+    fn what_a_person_types_is_checked_by_name_and_range() {
+        assert_eq!(share("30%"), Ok(Utilization::new(30).unwrap()));
+        assert_eq!(
+            share("101").unwrap_err(),
+            "utilization 101 is out of range: allowed is 0 to 100 (percent)"
+        );
+        assert_eq!(deadline("5ms"), Ok(Wish::Some(Deadline::from_micros(5_000).unwrap())));
+        assert_eq!(deadline("none"), Ok(Wish::None));
+        assert!(deadline("0s").unwrap_err().contains("deadline 0 is out of range"));
+        assert_eq!(laxity("5ms"), Ok(Wish::Some(Patience { span_us: 5_000, priorities: None })));
+        let priorities = Some((Priority::LOW, Priority::new(7).unwrap()));
+        assert_eq!(laxity("200us:low:7"), Ok(Wish::Some(Patience { span_us: 200, priorities })));
+        assert!(laxity("5ms:3").unwrap_err().contains("TIME:BEFORE:AFTER"));
+        assert!(laxity("5ms:900:1").unwrap_err().contains("priority 900 is out of range"));
+    }
 }

@@ -1,9 +1,45 @@
 //! `xsched top`.
 
-/// Watch what is being scheduled, live.
-#[derive(clap::Args)]
-pub(crate) struct Args {}
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
 
-pub(crate) fn run(_args: &Args) -> anyhow::Result<()> {
-    anyhow::bail!("`xsched top` does not work yet")
+use xsched_core::Nanos;
+use xsched_policy::simulate::parse_time;
+
+use crate::top;
+
+/// Watch what is being scheduled, live.
+///
+/// Shows who has how much of each device, who is held and for how long, and lets you change priorities and the policy
+/// while you look. Press ? for the keys.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How often to look, such as 500ms or 2s [default: 1s, with --once 200ms].
+    #[arg(short, long, value_name = "TIME", value_parser = interval)]
+    interval: Option<Duration>,
+
+    /// Print one screen as text and end; works without a terminal.
+    #[arg(long)]
+    once: bool,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let Nanos(ns) = parse_time(text)?;
+    let length = Duration::from_nanos(ns);
+    if (Duration::from_millis(50)..=Duration::from_secs(60)).contains(&length) {
+        Ok(length)
+    } else {
+        Err(format!("`{text}` is out of range: allowed is 50ms to 60s"))
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    if args.once {
+        return top::once(args.interval.unwrap_or(Duration::from_millis(200)));
+    }
+    anyhow::ensure!(
+        io::stdin().is_terminal() && io::stdout().is_terminal(),
+        "`xsched top` needs a terminal: use `xsched top --once` for one screen as text, or `xsched ps`"
+    );
+    top::live(args.interval.unwrap_or(Duration::from_secs(1)))
 }

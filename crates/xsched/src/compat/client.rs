@@ -1,0 +1,100 @@
+//! An HTTP client for one short exchange: enough for `xcli`, here and with the reference's server.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+
+/// To connect, and again for each piece of the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A machine full of queues needs a few hundred kilobytes.
+const LONGEST: u64 = 16 << 20;
+
+/// Where the server is.
+pub(super) struct Client {
+    pub(super) address: String,
+    pub(super) port: u16,
+}
+
+impl Client {
+    /// Asks for what is at `target`.
+    pub(super) fn get(&self, target: &str) -> anyhow::Result<Value> {
+        self.ask("GET", target, "")
+    }
+
+    /// Has something done.
+    pub(super) fn post(&self, target: &str, body: &str) -> anyhow::Result<()> {
+        self.ask("POST", target, body).map(drop)
+    }
+
+    fn ask(&self, method: &str, target: &str, body: &str) -> anyhow::Result<Value> {
+        let at = self.host();
+        let response = self.exchange(method, target, body).with_context(|| format!("xserver at {at}"))?;
+        let (status, body) = parse(&response).with_context(|| format!("xserver at {at}"))?;
+        let value: Value = serde_json::from_str(body).unwrap_or(Value::Null);
+        match (status, value["error"].as_str()) {
+            (200, _) if !value.is_null() => Ok(value),
+            (200, _) => bail!("xserver at {at} did not answer in JSON: is it another program?"),
+            (_, Some(why)) => bail!("{why}"),
+            (status, None) => bail!("xserver at {at} answered {status} to {method} {target}"),
+        }
+    }
+
+    fn host(&self) -> String {
+        let Self { address, port } = self;
+        // An IPv6 address has colons of its own.
+        if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
+    }
+
+    fn exchange(&self, method: &str, target: &str, body: &str) -> anyhow::Result<String> {
+        let mut stream = self.connect()?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let (host, length) = (self.host(), body.len());
+        let request = format!(
+            "{method} {target} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes())?;
+        let mut response = Vec::new();
+        stream.take(LONGEST).read_to_end(&mut response)?;
+        String::from_utf8(response).context("the answer is not text")
+    }
+
+    fn connect(&self) -> anyhow::Result<TcpStream> {
+        let mut last = None;
+        for address in (self.address.as_str(), self.port).to_socket_addrs().context("no such address")? {
+            match TcpStream::connect_timeout(&address, PATIENCE) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.map_or_else(|| anyhow::anyhow!("the name has no address"), Into::into))
+            .context("cannot connect (is it running?)")
+    }
+}
+
+/// The status and the body of a response.
+fn parse(response: &str) -> anyhow::Result<(u16, &str)> {
+    let (head, body) = response.split_once("\r\n\r\n").context("the answer breaks off")?;
+    let status = head.strip_prefix("HTTP/1.").and_then(|line| line.split(' ').nth(1)?.parse().ok());
+    Ok((status.context("the answer is not HTTP")?, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responses_are_taken_apart_and_rubbish_is_told() {
+        assert_eq!(parse("HTTP/1.1 200 OK\r\nA: b\r\n\r\n{}").unwrap(), (200, "{}"));
+        assert_eq!(parse("HTTP/1.0 404 Not Found\r\n\r\n").unwrap(), (404, ""));
+        for rubbish in
+            ["", "HTTP/1.1 200 OK\r\n", "SSH-2.0\r\n\r\n", "HTTP/1.1 x\r\n\r\n", "HTTP/1.1\r\n\r\n"]
+        {
+            assert!(parse(rubbish).is_err(), "{rubbish:?}");
+        }
+    }
+}

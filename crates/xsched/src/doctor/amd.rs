@@ -1,0 +1,97 @@
+//! AMD GPUs: the compute driver, its topology, the device files.
+
+use super::platform::Platform;
+use super::{Check, Group, Machine, pci};
+
+const HERE: Group = Group::Devices;
+const VENDOR: &str = "0x1002";
+const KFD: &str = "/dev/kfd";
+
+/// Everything about AMD GPUs; nothing if there are none.
+pub(super) fn amd(machine: &Machine) -> Vec<Check> {
+    let gpus = gpus(machine);
+    if gpus.is_empty() {
+        let of_no_use = |address: &String| without_driver(machine, address);
+        return pci::accelerators(machine, VENDOR).iter().map(of_no_use).collect();
+    }
+    gpus.iter().map(|gpu| examine(machine, gpu)).collect()
+}
+
+fn without_driver(machine: &Machine, address: &str) -> Check {
+    let what = if machine.has(KFD) {
+        "on the PCI bus, but the compute driver does not know it: ROCm programs cannot use it"
+    } else {
+        "on the PCI bus, but there is no /dev/kfd: ROCm programs cannot use it"
+    };
+    let do_next = "`sudo modprobe amdgpu`, and look for the reason with `dmesg | grep -i kfd`; in a container, pass \
+                   /dev/kfd and /dev/dri into it";
+    Check::warning(HERE, format!("amd {address}"), what, do_next)
+}
+
+struct Gpu {
+    address: String,
+    architecture: String,
+    render_file: Option<String>,
+}
+
+/// The nodes of the compute driver's topology that are GPUs.
+fn gpus(machine: &Machine) -> Vec<Gpu> {
+    const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
+    let gpu = |node: String| {
+        let text = machine.text(&format!("{NODES}/{node}/properties"))?;
+        let value = |name: &str| {
+            let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            found.and_then(|value| value.trim().parse::<u32>().ok())
+        };
+        // Nodes without shaders are processors.
+        let architecture = value("gfx_target_version").filter(|version| *version > 0)?;
+        let (domain, location) = (value("domain").unwrap_or(0), value("location_id").unwrap_or(0));
+        let address = format!(
+            "{domain:04x}:{:02x}:{:02x}.{}",
+            (location >> 8) & 0xff,
+            (location >> 3) & 0x1f,
+            location & 7
+        );
+        let render_file = value("drm_render_minor").map(|minor| format!("/dev/dri/renderD{minor}"));
+        Some(Gpu { address, architecture: gfx(architecture), render_file })
+    };
+    machine.names_in(NODES).into_iter().filter_map(gpu).collect()
+}
+
+/// `gfx942` from 90402: the last two parts are written as one hexadecimal digit each.
+fn gfx(version: u32) -> String {
+    format!("gfx{}{:x}{:x}", version / 10_000, version / 100 % 100, version % 100)
+}
+
+fn examine(machine: &Machine, gpu: &Gpu) -> Check {
+    let name = format!("amd {}", gpu.address);
+    let device = format!("{} GPU", gpu.architecture);
+    let files: Vec<&str> = std::iter::once(KFD).chain(gpu.render_file.as_deref()).collect();
+    if let Some(missing) = files.iter().find(|file| !machine.has(file)) {
+        let what = format!("{device}: {missing} is not there, so no program can use it");
+        let do_next = "`sudo modprobe amdgpu`; in a container, pass /dev/kfd and /dev/dri into it";
+        return Check::problem(HERE, name, what, do_next);
+    }
+    if let Some(closed) = files.iter().find(|file| !machine.may_use(file)) {
+        let what = format!("{device}: this user may not use {closed}");
+        return Check::problem(HERE, name, what, machine.how_to_get_at(closed, "render"));
+    }
+    if !machine.driven.contains(&Platform::Hip) {
+        return Platform::Hip.cannot_drive_yet(HERE, name, &device);
+    }
+    Check::ok(
+        HERE,
+        name,
+        format!("{device}: its HIP programs can be scheduled; the level is settled when one runs"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::gfx;
+
+    #[test]
+    fn architectures_read_as_their_vendor_writes_them() {
+        assert_eq!([90_402, 90_010, 110_000, 100_300].map(gfx), ["gfx942", "gfx90a", "gfx1100", "gfx1030"]);
+    }
+}

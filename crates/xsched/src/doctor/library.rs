@@ -1,0 +1,75 @@
+//! Getting into programs: the library that is preloaded, and who else is.
+
+use std::path::{Path, PathBuf};
+
+use super::{Check, Group, Machine};
+use crate::commands::run::library::find_for;
+
+const HERE: Group = Group::Programs;
+const LIBRARY: &str = "libxsched.so";
+/// Libraries of the C++ implementation, which hook the same functions.
+const OF_ANOTHER_XSCHED: [&str; 3] = ["libshim", "libpreempt", "libhal"];
+
+/// `xsched run` finds the library.
+pub(super) fn library(machine: &Machine) -> Vec<Check> {
+    let Some(program) = &machine.program else {
+        let what = "this program's own file cannot be found, so the library beside it cannot either";
+        return vec![Check::problem(HERE, LIBRARY, what, "start `xsched` by its whole path")];
+    };
+    let named = machine.variable("XSCHED_LIBRARY").map(PathBuf::from);
+    vec![match find_for(program, named) {
+        Ok(found) => Check::ok(HERE, LIBRARY, format!("found at {}", found.display())),
+        Err(error) => Check::problem(
+            HERE,
+            LIBRARY,
+            format!("{error:#}"),
+            "install it beside the program, or build it: `cargo build -p xsched-lib`",
+        ),
+    }]
+}
+
+/// What is preloaded already.
+pub(super) fn preload(machine: &Machine) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let name = "LD_PRELOAD";
+    let value = machine.variable(name).unwrap_or_default();
+    let entries: Vec<&str> = value.split([' ', ':']).filter(|entry| !entry.is_empty()).collect();
+    let file_name = |entry: &str| Path::new(entry).file_name().and_then(|n| n.to_str().map(str::to_owned));
+    let is_other = |entry: &&&str| {
+        let file = file_name(entry).unwrap_or_default();
+        OF_ANOTHER_XSCHED.iter().any(|prefix| file.starts_with(prefix))
+    };
+    let is_missing = |entry: &&&str| entry.contains('/') && !machine.has(entry);
+    if entries.is_empty() {
+        checks.push(Check::ok(HERE, name, "not set: nothing else is preloaded"));
+    } else if let Some(other) = entries.iter().find(is_other) {
+        checks.push(Check::problem(
+            HERE,
+            name,
+            format!("preloads {other}, which hooks what XSched hooks"),
+            "unset LD_PRELOAD before `xsched run`: a program can have only one scheduler",
+        ));
+    } else if entries.iter().any(|entry| file_name(entry).as_deref() == Some(LIBRARY)) {
+        checks.push(Check::warning(
+            HERE,
+            name,
+            "preloads XSched into everything that this shell starts",
+            "unset LD_PRELOAD; `xsched run` preloads it into what it starts",
+        ));
+    } else if let Some(missing) = entries.iter().find(is_missing) {
+        checks.push(Check::warning(
+            HERE,
+            name,
+            format!("names {missing}, which is not there"),
+            "take it out of LD_PRELOAD: the loader complains about it in every program",
+        ));
+    } else {
+        checks.push(Check::ok(HERE, name, format!("{value}; `xsched run` adds its library to it")));
+    }
+    if machine.text("/etc/ld.so.preload").is_some_and(|text| !text.trim().is_empty()) {
+        let what = "preloads libraries into every program of this machine, before XSched's";
+        let do_next = "if launches are not seen, look there for something that hooks the same functions";
+        checks.push(Check::warning(HERE, "ld.so.preload", what, do_next));
+    }
+    checks
+}

@@ -1,0 +1,79 @@
+//! The findings as text.
+
+use super::{Check, Group, State, count};
+use crate::term::{self, Glyphs};
+
+/// A line for each finding, by group, with what to do below it, and a sentence at the end.
+pub(crate) fn text(checks: &[Check], columns: Option<usize>, glyphs: &Glyphs, colour: bool) -> String {
+    let mut text = String::new();
+    for group in Group::ALL {
+        let of_group: Vec<_> = checks.iter().filter(|check| check.group == group).collect();
+        if of_group.is_empty() {
+            continue;
+        }
+        text.push_str(group.heading());
+        text.push('\n');
+        for check in of_group {
+            text.push_str(&finding(check, columns, glyphs, colour));
+        }
+        text.push('\n');
+    }
+    text.push_str(&verdict(checks));
+    text
+}
+
+fn finding(check: &Check, columns: Option<usize>, glyphs: &Glyphs, colour: bool) -> String {
+    let (sign, ansi) = match check.state {
+        State::Ok => (glyphs.verdict[0], "32"),
+        State::Warning => (glyphs.verdict[1], "33"),
+        State::Problem => (glyphs.verdict[2], "31"),
+    };
+    let gap = " ".repeat(2_usize.saturating_sub(term::width(sign)) + 1);
+    let sign = if colour { format!("\x1b[{ansi}m{sign}\x1b[0m") } else { sign.to_owned() };
+    let what = format!("{}: {}", check.name, check.what);
+    let mut text = indented(&format!("  {sign}{gap}"), 5, &what, columns);
+    if let Some(do_next) = &check.do_next {
+        text.push_str(&indented("       do: ", 11, do_next, columns));
+    }
+    text
+}
+
+/// `text` behind `first`, which takes `indent` columns; further lines begin where the first does.
+fn indented(first: &str, indent: usize, text: &str, columns: Option<usize>) -> String {
+    let lines = wrap(text, columns.map(|columns| columns.saturating_sub(indent)));
+    format!("{first}{}\n", lines.join(&format!("\n{}", " ".repeat(indent))))
+}
+
+/// `text` in lines of at most `columns`, broken between words, but not within a `command`, which is to be copied.
+fn wrap(text: &str, columns: Option<usize>) -> Vec<String> {
+    let Some(columns) = columns else { return vec![text.to_owned()] };
+    let mut lines = vec![String::new()];
+    let mut within_command = false;
+    let is_break = |c: char| {
+        within_command ^= c == '`';
+        c == ' ' && !within_command
+    };
+    for word in text.split(is_break) {
+        let line = lines.last().map_or(0, |line| term::width(line));
+        if line > 0 && line + 1 + term::width(word) > columns {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+fn verdict(checks: &[Check]) -> String {
+    let many = |n: usize, what: &str| match n {
+        0 => format!("no {what}s"),
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    };
+    let (problems, warnings) = (count(checks, State::Problem), count(checks, State::Warning));
+    format!("{}, {}\n", many(problems, "problem"), many(warnings, "warning"))
+}

@@ -1,0 +1,225 @@
+//! HTTP/1.1 as far as it is needed: one request in, one response out, then the connection is closed.
+
+use std::fmt::Write as _;
+
+/// The longest request line and headers together.
+pub(super) const LONGEST_HEAD: usize = 8 * 1024;
+/// The longest body.
+pub(super) const LONGEST_BODY: usize = 64 * 1024;
+
+/// What is asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) method: String,
+    /// Without the query.
+    pub(super) path: String,
+    /// What follows the `?`.
+    pub(super) query: String,
+    pub(super) host: Option<String>,
+    /// Present when a page in a browser asks on its own.
+    pub(super) origin: Option<String>,
+    pub(super) body: Vec<u8>,
+}
+
+impl Request {
+    /// A parameter of the query. Empty ones count as not given.
+    pub(super) fn parameter(&self, name: &str) -> Option<&str> {
+        let given =
+            |pair: &'_ str| pair.split_once('=').is_some_and(|(key, value)| key == name && !value.is_empty());
+        self.query
+            .split('&')
+            .find(|pair| given(pair))
+            .and_then(|pair| pair.split_once('='))
+            .map(|(_, value)| value)
+    }
+}
+
+/// What is answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Response {
+    pub(super) status: u16,
+    pub(super) content_type: &'static str,
+    pub(super) body: String,
+}
+
+impl Response {
+    /// JSON, successful.
+    pub(super) fn json(value: &serde_json::Value) -> Self {
+        Self { status: 200, content_type: "application/json", body: value.to_string() }
+    }
+
+    /// Not successful: `{"error": why}`.
+    pub(super) fn error(status: u16, why: impl std::fmt::Display) -> Self {
+        Self { status, ..Self::json(&serde_json::json!({ "error": why.to_string() })) }
+    }
+
+    /// As it goes over the wire.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut text = String::new();
+        // Writing into a string cannot fail.
+        let _ = write!(
+            text,
+            "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n\
+             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n{}",
+            self.status,
+            reason(self.status),
+            self.content_type,
+            self.body.len(),
+            self.body
+        );
+        text.into_bytes()
+    }
+}
+
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        413 => "Content Too Large",
+        431 => "Request Header Fields Too Large",
+        501 => "Not Implemented",
+        503 => "Service Unavailable",
+        505 => "HTTP Version Not Supported",
+        _ => "Internal Server Error",
+    }
+}
+
+/// Reads a request out of what has arrived so far. None: not all of it is there yet.
+pub(super) fn parse(input: &[u8]) -> Result<Option<Request>, Response> {
+    let Some(end) = find(input, b"\r\n\r\n") else {
+        return if input.len() > LONGEST_HEAD { Err(head_too_long()) } else { Ok(None) };
+    };
+    if end > LONGEST_HEAD {
+        return Err(head_too_long());
+    }
+    let head =
+        std::str::from_utf8(&input[..end]).map_err(|_| Response::error(400, "the headers are not text"))?;
+    let mut lines = head.split("\r\n");
+    let mut request = request_line(lines.next().unwrap_or_default())?;
+    let mut length = None;
+    for line in lines {
+        let (name, value) =
+            line.split_once(':').ok_or_else(|| Response::error(400, "a header without a colon"))?;
+        let value = value.trim();
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => {
+                let given = content_length(value)?;
+                if length.is_some_and(|length| length != given) {
+                    return Err(Response::error(400, "two Content-Length headers disagree"));
+                }
+                length = Some(given);
+            }
+            "transfer-encoding" => {
+                return Err(Response::error(
+                    501,
+                    "Transfer-Encoding is not supported: give a Content-Length",
+                ));
+            }
+            "host" => request.host = Some(value.to_owned()),
+            "origin" => request.origin = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+    let body = &input[end + 4..];
+    let length = length.unwrap_or(0);
+    if body.len() < length {
+        return Ok(None);
+    }
+    request.body = body[..length].to_vec();
+    Ok(Some(request))
+}
+
+fn head_too_long() -> Response {
+    Response::error(431, format_args!("the headers are longer than {LONGEST_HEAD} bytes"))
+}
+
+fn request_line(line: &str) -> Result<Request, Response> {
+    let mut words = line.split(' ');
+    let (Some(method), Some(target), Some(version), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(Response::error(400, "the request line is not `METHOD /path HTTP/1.1`"));
+    };
+    if !["HTTP/1.1", "HTTP/1.0"].contains(&version) {
+        return Err(Response::error(505, "only HTTP/1.1 and HTTP/1.0 are spoken here"));
+    }
+    if !target.starts_with('/') {
+        return Err(Response::error(400, "the path does not begin with `/`"));
+    }
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    Ok(Request {
+        method: method.to_owned(),
+        path: path.to_owned(),
+        query: query.to_owned(),
+        ..Request::default()
+    })
+}
+
+fn content_length(value: &str) -> Result<usize, Response> {
+    // `parse` alone would take a sign.
+    let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits {
+        return Err(Response::error(400, "the Content-Length is not a number"));
+    }
+    match value.parse() {
+        Ok(length) if length <= LONGEST_BODY => Ok(length),
+        _ => Err(Response::error(413, format_args!("the body is longer than {LONGEST_BODY} bytes"))),
+    }
+}
+
+fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+    text.windows(what.len()).position(|window| window == what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(input: &str) -> u16 {
+        parse(input.as_bytes()).unwrap_err().status
+    }
+
+    #[test]
+    fn a_request_is_read_whichever_way_it_is_cut() {
+        let text = "POST /config/1f?level=2&threshold=&x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}";
+        for cut in 0..text.len() {
+            assert_eq!(parse(&text.as_bytes()[..cut]), Ok(None), "{cut}");
+        }
+        let request = parse(text.as_bytes()).unwrap().unwrap();
+        assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", "/config/1f"));
+        assert_eq!((request.host.as_deref(), request.body.as_slice()), (Some("a"), &b"{}"[..]));
+        assert_eq!(request.parameter("level"), Some("2"));
+        for missing in ["threshold", "x", "batch_size", ""] {
+            assert_eq!(request.parameter(missing), None, "{missing}");
+        }
+    }
+
+    #[test]
+    fn rubbish_is_refused_with_the_right_number() {
+        assert_eq!(refused("rubbish\r\n\r\n"), 400);
+        assert_eq!(refused("GET  / HTTP/1.1\r\n\r\n"), 400);
+        assert_eq!(refused("GET http://a/ HTTP/1.1\r\n\r\n"), 400);
+        assert_eq!(refused("GET / HTTP/2.0\r\n\r\n"), 505);
+        assert_eq!(refused("GET / HTTP/1.1\r\nno colon\r\n\r\n"), 400);
+        assert_eq!(refused("GET / HTTP/1.1\r\nContent-Length: +1\r\n\r\n"), 400);
+        assert_eq!(refused("GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"), 400);
+        assert_eq!(refused("GET / HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n"), 413);
+        assert_eq!(refused("GET / HTTP/1.1\r\nContent-Length: 65537\r\n\r\n"), 413);
+        assert_eq!(refused("GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"), 501);
+        assert_eq!(refused(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(LONGEST_HEAD))), 431);
+        assert_eq!(refused(&format!("GET / HTTP/1.1\r\nA: {}\r\n\r\n", "a".repeat(LONGEST_HEAD))), 431);
+        assert_eq!(parse(b"GET / HTTP/1.1\r\nA: \xff\r\n\r\n").unwrap_err().status, 400);
+    }
+
+    #[test]
+    fn a_response_says_how_long_it_is() {
+        let text = String::from_utf8(Response::error(404, "no \"such\" thing").to_bytes()).unwrap();
+        assert!(text.starts_with("HTTP/1.1 404 Not Found\r\n"), "{text}");
+        assert!(text.contains("\r\nContent-Length: 29\r\n"), "{text}");
+        assert!(text.ends_with("\r\n\r\n{\"error\":\"no \\\"such\\\" thing\"}"), "{text}");
+    }
+}

@@ -1,0 +1,323 @@
+//! The server as its clients meet it: real sockets, and a stand-in for the service.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use xsched_ipc::protocol::{Reply, Request, Settings, Target, Wishes};
+
+use super::*;
+
+#[path = "../../tests/common/fake_service.rs"]
+mod fake_service;
+use fake_service::FakeService;
+
+const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+fn compat(service: &FakeService) -> SocketAddr {
+    serve_compat(&service.socket(), LOOPBACK, Reach::Loopback).unwrap()
+}
+
+/// Sends bytes and reads all that comes back.
+fn talk(address: SocketAddr, text: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(text).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn split(answer: &str) -> (u16, &str) {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {answer:?}"));
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
+}
+
+fn ask(address: SocketAddr, method: &str, target: &str, body: &str) -> (u16, Value) {
+    let length = body.len();
+    let text =
+        format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n{body}");
+    let answer = talk(address, text.as_bytes());
+    let (status, body) = split(&answer);
+    (status, serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}")))
+}
+
+#[test]
+fn queues_look_as_the_reference_shows_them() {
+    let service = FakeService::plain();
+    let address = compat(&service);
+    let first = json!({
+        "handle": 0x1_0000_0000_u64, "device": 0x2_0000_0030_u64, "level": 2, "pid": 4711, "threshold": 16,
+        "batch_size": 8, "ready": true, "suspended": false
+    });
+    let process = json!({ "pid": 4711, "cmdline": "python \"train.py\"" });
+    let (status, all) = ask(address, "GET", "/xqueues", "");
+    assert_eq!(status, 200);
+    assert_eq!(all["xqueues"][0], first);
+    assert_eq!(all["xqueues"][1]["suspended"], true);
+    assert_eq!(all["processes"], json!([process]));
+    let (status, one) = ask(address, "GET", "/xqueue/100000000", "");
+    assert_eq!((status, one), (200, json!({ "xqueue": first, "process": process })));
+    assert_eq!(ask(address, "GET", "/xqueue/0x100000000", "").0, 200);
+    assert_eq!(ask(address, "GET", "/xqueue/7", "").0, 404);
+    for rubbish in ["", "x", "-1", "+1", "1/2", "10000000000000000"] {
+        let (status, answer) = ask(address, "GET", &format!("/xqueue/{rubbish}"), "");
+        assert!(status == 400 || rubbish == "1/2" && status == 404, "{rubbish}: {status}");
+        assert!(answer["error"].is_string());
+    }
+}
+
+#[test]
+fn every_policy_can_be_chosen_by_its_number() {
+    let service = FakeService::plain();
+    let address = compat(&service);
+    assert_eq!(ask(address, "GET", "/policy", ""), (200, json!({ "policy": 1 })));
+    for policy in xsched_policy::POLICIES {
+        let target = format!("/policy?policy={}", policy.number);
+        assert_eq!(ask(address, "POST", &target, ""), (200, json!({ "info": "success" })));
+        let wanted = Request::Policy { name: Some(policy.name.into()), timeslice_us: None, k: None };
+        assert_eq!(service.orders().last(), Some(&wanted));
+    }
+    let before = service.orders().len();
+    for rubbish in ["", "?policy=", "?policy=0", "?policy=12", "?policy=HPF", "?policy=-1", "?other=1"] {
+        let (status, answer) = ask(address, "POST", &format!("/policy{rubbish}"), "");
+        assert_eq!(status, 400, "{rubbish}");
+        assert!(answer["error"].is_string());
+    }
+    assert_eq!(service.orders().len(), before);
+}
+
+#[test]
+fn queues_are_configured() {
+    let service = FakeService::plain();
+    let address = compat(&service);
+    let (status, _) = ask(address, "POST", "/config/100000001?level=1&threshold=4&batch_size=", "");
+    assert_eq!(status, 200);
+    let settings = Settings { level: Some(1), threshold: Some(4), batch_size: None };
+    assert_eq!(service.orders(), [Request::Configure { queue: 0x1_0000_0001, settings }]);
+    assert_eq!(ask(address, "POST", "/config/7?level=1", "").0, 404);
+    for rubbish in ["", "?level=4", "?level=0", "?threshold=-2", "?batch_size=x", "?threshold=4294967296"] {
+        assert_eq!(ask(address, "POST", &format!("/config/100000000{rubbish}"), "").0, 400, "{rubbish}");
+    }
+    assert_eq!(service.orders().len(), 1);
+}
+
+#[test]
+fn hints_of_every_type_reach_the_service() {
+    let service = FakeService::plain();
+    let address = compat(&service);
+    let set = |wishes| Request::Set { target: Target::Pid(4711), wishes };
+    let none = Wishes::default();
+    let turns = |timeslice_us, k| Request::Policy { name: None, timeslice_us, k };
+    for (hint, wanted) in [
+        (
+            json!({"hint_type": 1, "handle": 0x1_0000_0000_u64, "priority": -3}),
+            set(Wishes { priority: Some(-3), ..none.clone() }),
+        ),
+        (
+            json!({"hint_type": 2, "pid": 4711, "utilization": 30}),
+            set(Wishes { utilization: Some(30), ..none.clone() }),
+        ),
+        (json!({"hint_type": 3, "timeslice": 700}), turns(Some(700), None)),
+        (
+            json!({"hint_type": 4, "pid": 4711, "deadline": 9}),
+            set(Wishes { deadline_us: Some(9), ..none.clone() }),
+        ),
+        (json!({"hint_type": 5, "k": 2}), turns(None, Some(2))),
+        (
+            json!({"hint_type": 6, "pid": 4711, "laxity": 8, "lax_prio": 1, "crit_prio": 2}),
+            set(Wishes { laxity: Some((8, 1, 2)), ..none }),
+        ),
+        (json!({"hint_type": 7, "pid": 4711}), Request::Focus(Some(4711))),
+        (json!({"hint_type": 7, "pid": 0}), Request::Focus(None)),
+    ] {
+        assert_eq!(
+            ask(address, "POST", "/hint", &hint.to_string()),
+            (200, json!({ "info": "success" })),
+            "{hint}"
+        );
+        assert_eq!(service.orders().last(), Some(&wanted), "{hint}");
+    }
+}
+
+#[test]
+fn hints_that_make_no_sense_are_refused_with_a_reason() {
+    let service = FakeService::plain();
+    let address = compat(&service);
+    for (body, status, word) in [
+        ("", 400, "not a hint"),
+        ("{", 400, "not a hint"),
+        ("[]", 400, "not a hint"),
+        ("{}", 400, "hint_type"),
+        (r#"{"hint_type":1}"#, 400, "`priority`"),
+        (r#"{"hint_type":1,"priority":3}"#, 400, "neither"),
+        (r#"{"hint_type":1,"priority":"3","pid":1}"#, 400, "not a hint"),
+        (r#"{"hint_type":1,"priority":3,"pid":-1}"#, 400, "not a hint"),
+        (r#"{"hint_type":1,"priority":3,"handle":7}"#, 404, "no queue 0x7"),
+        (r#"{"hint_type":1,"priority":3,"pid":999}"#, 400, "999"),
+        (r#"{"hint_type":7}"#, 400, "`pid`"),
+        (r#"{"hint_type":8,"pid":1}"#, 400, "unknown hint_type 8"),
+    ] {
+        let (got, answer) = ask(address, "POST", "/hint", body);
+        assert_eq!(got, status, "{body}");
+        assert!(answer["error"].as_str().unwrap().contains(word), "{body}: {answer}");
+    }
+}
+
+#[test]
+fn nothing_else_is_offered() {
+    let service = FakeService::plain();
+    let address = compat(&service);
+    for (method, path, status) in [
+        ("GET", "/", 404),
+        ("POST", "/stop", 404),
+        ("POST", "/suspend/1", 404),
+        ("GET", "/metrics", 404),
+        ("POST", "/xqueues", 405),
+        ("DELETE", "/policy", 405),
+        ("GET", "/hint", 405),
+    ] {
+        assert_eq!(ask(address, method, path, "").0, status, "{method} {path}");
+    }
+    assert_eq!(service.orders(), []);
+}
+
+#[test]
+fn rubbish_is_answered_and_the_next_client_served() {
+    let service = FakeService::plain();
+    let address = compat(&service);
+    for (rubbish, status) in [
+        (b"\x16\x03\x01\x02\r\n\r\n".to_vec(), 400),
+        (format!("GET / HTTP/1.1\r\nA: {}", "a".repeat(100_000)).into_bytes(), 431),
+        (
+            format!("POST /hint HTTP/1.1\r\nContent-Length: 70000\r\n\r\n{}", "a".repeat(70_000))
+                .into_bytes(),
+            413,
+        ),
+        (b"POST /hint HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), 501),
+    ] {
+        assert_eq!(split(&talk(address, &rubbish)).0, status);
+    }
+    drop(TcpStream::connect(address).unwrap());
+    assert_eq!(ask(address, "GET", "/policy", "").0, 200);
+}
+
+#[test]
+fn web_pages_are_turned_away() {
+    let service = FakeService::plain();
+    let address = compat(&service);
+    for header in
+        ["Origin: http://evil.example", "Host: evil.example", "Host: 127.evil.example:80", "Host: 10.0.0.1"]
+    {
+        let answer = talk(address, format!("POST /policy?policy=2 HTTP/1.1\r\n{header}\r\n\r\n").as_bytes());
+        assert_eq!(split(&answer).0, 403, "{header}");
+    }
+    assert_eq!(service.orders(), []);
+    for header in ["Host: localhost:50000", "Host: [::1]:5", "Host: 127.0.0.9", "A: b"] {
+        let answer = talk(address, format!("GET /policy HTTP/1.1\r\n{header}\r\n\r\n").as_bytes());
+        assert_eq!(split(&answer).0, 200, "{header}");
+    }
+}
+
+#[test]
+fn those_who_dawdle_do_not_keep_others_waiting() {
+    let service = FakeService::plain();
+    let address = compat(&service);
+    // More than the server holds at a time, each with half a request.
+    let mut slow: Vec<_> = (0..Limits::default().connections + 10)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(b"GET /pol").unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(ask(address, "GET", "/policy", "").0, 200);
+    let mut answer = String::new();
+    let _ = slow[0].read_to_string(&mut answer);
+    assert!(!answer.contains("200"), "had to give way: {answer}");
+}
+
+#[test]
+fn a_request_that_does_not_arrive_is_given_up() {
+    let handler: Handler = Box::new(|_| Response::error(404, "nothing here"));
+    let listener = TcpListener::bind(LOOPBACK).unwrap();
+    let address = listener.local_addr().unwrap();
+    let listener = Listener::Tcp(listener);
+    listener.set_nonblocking().unwrap();
+    let short = Duration::from_millis(20);
+    let limits = Limits { patience: short, farewell: short, ..Limits::default() };
+    let server = Server { listeners: vec![listener], limits, handler };
+    thread::spawn(move || server.run());
+    let answer = talk(address, b"GET / HTTP/1.1\r\nHost: x");
+    assert_eq!(split(&answer).0, 408);
+    assert_eq!(talk(address, b""), "", "who says nothing is told nothing");
+}
+
+#[test]
+fn many_clients_at_once_all_get_the_whole_answer() {
+    let service = FakeService::new(|_| {
+        let line = "xsched_line_that_is_rather_long 1\n".repeat(1000);
+        let packet = |more| Reply::Metrics { text: line.clone(), more };
+        vec![packet(true), packet(true), packet(false)]
+    });
+    let socket = service.directory().join("metrics.sock");
+    let address =
+        serve_metrics(&service.socket(), &socket, Some(LOOPBACK), Reach::Loopback).unwrap().unwrap();
+    thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                let answer = talk(address, b"GET /metrics HTTP/1.1\r\n\r\n");
+                let (status, body) = split(&answer);
+                assert_eq!((status, body.lines().count()), (200, 3000));
+                assert!(answer.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
+            });
+        }
+    });
+}
+
+#[test]
+fn metrics_are_at_a_socket_that_only_its_owner_opens() {
+    let service = FakeService::plain();
+    let socket = service.directory().join("metrics.sock");
+    std::fs::write(&socket, "left by a predecessor").unwrap();
+    assert_eq!(serve_metrics(&service.socket(), &socket, None, Reach::Loopback).unwrap(), None);
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let get = |target: &str| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        write!(stream, "GET {target} HTTP/1.1\r\nHost: whatever\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (status, body) = split(&answer);
+        (status, body.to_owned())
+    };
+    assert_eq!(get("/metrics"), (200, "xsched_info 1\n".to_owned()));
+    assert_eq!(get("/xqueues").0, 404);
+}
+
+#[test]
+fn a_service_that_is_gone_is_told_apart_from_a_refusal() {
+    let service = FakeService::plain();
+    let nowhere = service.directory().join("nobody");
+    let address = serve_compat(&nowhere, LOOPBACK, Reach::Loopback).unwrap();
+    for (method, target) in [("GET", "/xqueues"), ("POST", "/policy?policy=1")] {
+        assert_eq!(ask(address, method, target, "").0, 503);
+    }
+}
+
+#[test]
+fn other_machines_are_let_in_only_if_the_user_insists() {
+    let service = FakeService::plain();
+    let everywhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
+    let error = serve_compat(&service.socket(), everywhere, Reach::Loopback).unwrap_err().to_string();
+    assert!(error.contains("--http 0.0.0.0:0") && error.contains("--http-allow-remote"), "{error}");
+    let socket = service.directory().join("metrics.sock");
+    assert!(serve_metrics(&service.socket(), &socket, Some(everywhere), Reach::Loopback).is_err());
+    let port = serve_compat(&service.socket(), everywhere, Reach::Anywhere).unwrap().port();
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let answer = talk(address, b"GET /policy HTTP/1.1\r\nHost: gpu7.example\r\n\r\n");
+    assert_eq!(split(&answer).0, 200);
+    let error = serve_compat(&service.socket(), address, Reach::Loopback).unwrap_err();
+    assert!(format!("{error:#}").contains(&format!("cannot listen at {address}")), "{error:#}");
+}

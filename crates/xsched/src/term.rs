@@ -1,0 +1,213 @@
+//! How things are written on a terminal: widths, units, and the signs it can show.
+
+use std::env;
+use std::io::{self, IsTerminal as _};
+
+use ratatui::crossterm::terminal;
+use ratatui::symbols::border;
+use ratatui::text::Span;
+use xsched_core::{DeviceId, DeviceKind};
+use xsched_ipc::protocol::{TaskState, TaskStatus};
+
+/// Written where there is no value.
+pub(crate) const NOTHING: &str = "-";
+
+/// The signs a terminal can show.
+#[derive(Debug)]
+pub(crate) struct Glyphs {
+    /// Ends text that was cut.
+    pub(crate) ellipsis: &'static str,
+    /// Fillings of a bar, one for each part in turn.
+    pub(crate) bar: [&'static str; 3],
+    /// The empty part of a bar.
+    pub(crate) empty: &'static str,
+    /// From nothing to all.
+    pub(crate) spark: [&'static str; 8],
+    /// It is well, it may not be, it is not.
+    pub(crate) verdict: [&'static str; 3],
+    /// Around a box.
+    pub(crate) border: border::Set<'static>,
+    /// From one value to the next.
+    pub(crate) arrow: &'static str,
+}
+
+impl Glyphs {
+    /// For terminals that know more than ASCII.
+    pub(crate) const UNICODE: &'static Self = &Self {
+        ellipsis: "…",
+        bar: ["█", "▓", "▒"],
+        empty: "·",
+        spark: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
+        verdict: ["✓", "!", "✗"],
+        border: border::PLAIN,
+        arrow: "→",
+    };
+
+    /// For all others.
+    pub(crate) const ASCII: &'static Self = &Self {
+        ellipsis: "~",
+        bar: ["#", "=", "+"],
+        empty: ".",
+        spark: ["_", ".", ":", "-", "=", "+", "*", "#"],
+        verdict: ["ok", "!", "X"],
+        border: border::Set {
+            top_left: "+",
+            top_right: "+",
+            bottom_left: "+",
+            bottom_right: "+",
+            vertical_left: "|",
+            vertical_right: "|",
+            horizontal_top: "-",
+            horizontal_bottom: "-",
+        },
+        arrow: "->",
+    };
+
+    /// What the locale says this terminal can show.
+    pub(crate) fn of_locale() -> &'static Self {
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+            .iter()
+            .filter_map(|name| env::var(name).ok())
+            .find(|value| !value.is_empty())
+            .unwrap_or_default()
+            .to_ascii_lowercase();
+        if locale.contains("utf-8") || locale.contains("utf8") { Self::UNICODE } else { Self::ASCII }
+    }
+}
+
+/// Columns and lines there are, if that matters: `COLUMNS` and `LINES` if set, else the terminal's, else no limit.
+pub(crate) fn size() -> (Option<u16>, Option<u16>) {
+    let given = |name| env::var(name).ok().and_then(|value| value.parse().ok());
+    let of_terminal = || if io::stdout().is_terminal() { terminal::size().ok() } else { None };
+    let (columns, lines) = of_terminal().unzip();
+    (given("COLUMNS").or(columns), given("LINES").or(lines))
+}
+
+/// Columns `text` takes.
+pub(crate) fn width(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// `text` with nothing in it that could command the terminal: names and command lines are other people's.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// `text`, cut to `columns` if it is longer.
+pub(crate) fn fit(text: &str, columns: usize, glyphs: &Glyphs) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    let room = columns.saturating_sub(width(glyphs.ellipsis));
+    let mut cut = String::new();
+    for c in text.chars() {
+        cut.push(c);
+        if width(&cut) > room {
+            cut.pop();
+            break;
+        }
+    }
+    if columns > 0 {
+        cut.push_str(glyphs.ellipsis);
+    }
+    cut
+}
+
+/// A time, with at most three digits: `850us`, `5.2ms`, `12s`.
+pub(crate) fn duration(us: u64) -> String {
+    let us = us as f64;
+    // The bounds are where rounding reaches the next form.
+    match us {
+        us if us < 1e3 => format!("{us}us"),
+        us if us < 9_950.0 => format!("{:.1}ms", us / 1e3),
+        us if us < 999_500.0 => format!("{:.0}ms", us / 1e3),
+        us if us < 9_950_000.0 => format!("{:.1}s", us / 1e6),
+        us => format!("{:.0}s", us / 1e6),
+    }
+}
+
+/// A number of times per second: `0`, `3.2`, `120`, `12.3k`, `4.5M`.
+pub(crate) fn per_second(n: f64) -> String {
+    match n {
+        n if n < 0.05 => "0".to_owned(),
+        n if n < 9.95 => format!("{n:.1}"),
+        n if n < 999.5 => format!("{n:.0}"),
+        n if n < 99_950.0 => format!("{:.1}k", n / 1e3),
+        n if n < 999_500.0 => format!("{:.0}k", n / 1e3),
+        n => format!("{:.1}M", n / 1e6),
+    }
+}
+
+/// A part of a whole, to the percent; a little is more than nothing.
+pub(crate) fn percent(part: f64) -> String {
+    let percent = part * 100.0;
+    if percent > 0.0 && percent < 0.5 { "<1%".to_owned() } else { format!("{percent:.0}%") }
+}
+
+/// What a task is doing, in a word.
+pub(crate) fn state(state: TaskState) -> &'static str {
+    match state {
+        TaskState::Idle => "idle",
+        TaskState::Running => "running",
+        TaskState::Held => "held",
+        TaskState::Suspended => "suspended",
+    }
+}
+
+/// What a task is called: its program's name, and whether only one of its queues is meant.
+pub(crate) fn name(task: &TaskStatus) -> String {
+    let name = if task.name.is_empty() { "?".to_owned() } else { printable(&task.name) };
+    if task.own { format!("{name} [queue]") } else { name }
+}
+
+/// What a device is called: its kind where that is known, and its address.
+pub(crate) fn device(device: u64) -> String {
+    let id = DeviceId(device);
+    let is = |kind| device >> 32 == kind as u64;
+    let kinds = [
+        (DeviceKind::Cpu, "cpu "),
+        (DeviceKind::Gpu, "gpu "),
+        (DeviceKind::Npu, "npu "),
+        (DeviceKind::Fpga, "fpga "),
+        (DeviceKind::Asic, "asic "),
+        (DeviceKind::Mca, "mca "),
+    ];
+    let kind = kinds.iter().find(|(kind, _)| is(*kind)).map_or("", |(_, word)| word);
+    format!("{kind}{id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_long_is_cut_and_says_so() {
+        assert_eq!(fit("python", 6, Glyphs::UNICODE), "python");
+        assert_eq!(fit("python3", 6, Glyphs::UNICODE), "pytho…");
+        assert_eq!(fit("python3", 6, Glyphs::ASCII), "pytho~");
+        assert_eq!(fit("訓練訓練", 6, Glyphs::UNICODE), "訓練…", "wide characters take two columns");
+        assert_eq!(fit("x", 0, Glyphs::UNICODE), "");
+    }
+
+    #[test]
+    fn names_cannot_command_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\n"), "a?[2Jb?");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let times = [0, 999, 1_000, 9_949, 9_950, 999_499, 999_500, 12_000_000];
+        let shown = ["0us", "999us", "1.0ms", "9.9ms", "10ms", "999ms", "1.0s", "12s"];
+        assert_eq!(times.map(duration), shown);
+        let rates = [0.0, 0.04, 3.16, 9.96, 999.4, 999.6, 12_345.0, 99_960.0, 4_500_000.0];
+        let shown = ["0", "0", "3.2", "10", "999", "1.0k", "12.3k", "100k", "4.5M"];
+        assert_eq!(rates.map(per_second), shown);
+        assert_eq!([0.0, 0.001, 0.784, 1.0].map(percent), ["0%", "<1%", "78%", "100%"]);
+    }
+
+    #[test]
+    fn devices_have_their_kind_in_front_where_it_is_known() {
+        assert_eq!(device(DeviceId::new(DeviceKind::Gpu, 0x30).0), "gpu 0000:00:06.0");
+        assert_eq!(device(0), "0000:00:00.0");
+    }
+}

@@ -1,0 +1,163 @@
+//! The table of tasks.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Row, StatefulWidget as _, Table, TableState};
+use xsched_ipc::protocol::{TaskState, TaskStatus};
+
+use super::{BOLD, Mode, Screen};
+use crate::term::{self, NOTHING};
+
+const SHORTEST_NAME: u16 = 8;
+const LONGEST_NAME: u16 = 32;
+/// A sparkline of fewer columns says nothing; one of more than 60 would show parts of a second.
+const SHORTEST_SPARK: u16 = 6;
+const LONGEST_SPARK: u16 = 60;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    Pid,
+    Name,
+    Device,
+    Priority,
+    State,
+    Share,
+    Launches,
+    Held,
+    Preemptions,
+    Wait,
+    Spark,
+}
+
+use Column::{Device, Held, Launches, Name, Pid, Preemptions, Priority, Share, Spark, State, Wait};
+
+impl Column {
+    fn heading(self, width: u16) -> &'static str {
+        match self {
+            Pid => "PID",
+            Name => "NAME",
+            Device => "DEV",
+            Priority => "PRIO",
+            State => "STATE",
+            Share => "SHARE",
+            Launches => "LAUNCH/S",
+            Held => "HELD",
+            Preemptions => "STOP/S",
+            Wait => "P99 WAIT",
+            Spark if width < 11 => "MINUTE",
+            Spark => "LAST MINUTE",
+        }
+    }
+
+    fn is_number(self) -> bool {
+        !matches!(self, Name | State | Spark)
+    }
+}
+
+/// The columns with their widths that fit into `width`: the least important go first.
+fn columns(screen: &Screen, width: u16) -> Vec<(Column, u16)> {
+    let tasks = screen.visible();
+    let longest = |of: &dyn Fn(&TaskStatus) -> usize| tasks.iter().map(|task| of(task)).max().unwrap_or(0);
+    let pid = longest(&|task| task.pid.to_string().len()).max(3);
+    let name = longest(&|task| term::width(&term::name(task)));
+    let mut fixed =
+        vec![(Pid, u16::try_from(pid).unwrap_or(10)), (Name, SHORTEST_NAME), (Device, 3), (Priority, 4)];
+    fixed.extend([(State, 9), (Share, 5), (Launches, 8), (Held, 4), (Preemptions, 6), (Wait, 8)]);
+    if screen.devices().len() < 2 {
+        fixed.retain(|(column, _)| *column != Device);
+    }
+    let total = |columns: &[(Column, u16)]| columns.iter().map(|(_, width)| width + 1).sum::<u16>();
+    for column in [Preemptions, Launches, Held, Wait, Pid, State] {
+        if total(&fixed) > width {
+            fixed.retain(|(other, _)| *other != column);
+        }
+    }
+    let mut rest = width.saturating_sub(total(&fixed));
+    let spark = rest > SHORTEST_SPARK;
+    let wanted = u16::try_from(name).unwrap_or(u16::MAX).clamp(SHORTEST_NAME, LONGEST_NAME) - SHORTEST_NAME;
+    // Name and sparkline share what is left; half of it at least is the sparkline's.
+    let longer = if spark { wanted.min((rest - SHORTEST_SPARK) / 2) } else { wanted.min(rest) };
+    for (column, width) in &mut fixed {
+        if *column == Name {
+            *width += longer;
+        }
+    }
+    rest -= longer;
+    if spark {
+        fixed.push((Spark, (rest - 1).min(LONGEST_SPARK)));
+    }
+    fixed
+}
+
+/// Draws the table, scrolled so that the cursor is in sight.
+pub(super) fn draw(screen: &Screen, area: Rect, buffer: &mut Buffer) {
+    let columns = columns(screen, area.width.saturating_sub(1));
+    let devices = screen.devices();
+    let tasks = screen.visible();
+    let room = usize::from(area.height.saturating_sub(1));
+    // The cursor stays in the middle while there are tasks on either side.
+    let offset = screen.row.saturating_sub(room / 2).min(tasks.len().saturating_sub(room));
+    let heading = |(column, width): &(Column, u16)| {
+        let line = Line::raw(column.heading(*width));
+        Cell::new(if column.is_number() { line.right_aligned() } else { line })
+    };
+    let header = Row::new(columns.iter().map(heading)).style(BOLD);
+    let rows = tasks.iter().map(|task| {
+        let number = devices.iter().position(|device| *device == task.device).unwrap_or(0);
+        Row::new(columns.iter().map(|(column, width)| cell(screen, task, number, *column, *width)))
+    });
+    let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
+    let table = Table::new(rows, widths)
+        .header(header)
+        .column_spacing(1)
+        .highlight_symbol(">")
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+    let selected = screen.selected.filter(|_| screen.mode != Mode::Still).map(|_| screen.row);
+    let mut state = TableState::new().with_offset(offset).with_selected(selected);
+    table.render(area, buffer, &mut state);
+}
+
+fn cell<'a>(screen: &Screen, task: &TaskStatus, device: usize, column: Column, width: u16) -> Cell<'a> {
+    let rates = screen.rates_of(task);
+    let or_nothing = |text: Option<String>| text.unwrap_or(NOTHING.to_owned());
+    let text = match column {
+        Pid => task.pid.to_string(),
+        Name => term::fit(&term::name(task), usize::from(width), screen.glyphs),
+        Device => device.to_string(),
+        Priority => task.priority.to_string(),
+        State => term::state(task.state).to_owned(),
+        Share => or_nothing(rates.map(|rates| term::percent(rates.share))),
+        Launches => or_nothing(rates.and_then(|rates| rates.launches_per_s).map(term::per_second)),
+        Held => or_nothing(rates.map(|rates| term::percent(rates.held))),
+        Preemptions => or_nothing(rates.map(|rates| term::per_second(rates.preemptions_per_s))),
+        Wait => or_nothing(task.wait_p99_us.map(term::duration)),
+        Spark => sparkline(screen, task, usize::from(width)),
+    };
+    let line = Line::raw(text);
+    let line = if column.is_number() { line.right_aligned() } else { line };
+    let style = match (column, task.state) {
+        (State, TaskState::Running) => Style::new().fg(Color::Green),
+        (State, TaskState::Held) => Style::new().fg(Color::Yellow),
+        (State, TaskState::Suspended) => Style::new().fg(Color::Red),
+        (Spark, _) => Style::new().fg(Color::Cyan),
+        _ => Style::new(),
+    };
+    Cell::new(line).style(style)
+}
+
+fn sparkline(screen: &Screen, task: &TaskStatus, width: usize) -> String {
+    let now_ns = screen.status.as_ref().map_or(0, |status| status.now_ns);
+    let Some(history) = screen.histories.get(&task.task) else { return String::new() };
+    let spark = &screen.glyphs.spark;
+    let sign = |share: Option<f64>| match share {
+        None => " ",
+        Some(share) => {
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 7")]
+            let step = (share.clamp(0.0, 1.0) * (spark.len() - 1) as f64).round() as usize;
+            spark[step]
+        }
+    };
+    history.columns(now_ns, width).into_iter().map(sign).collect()
+}

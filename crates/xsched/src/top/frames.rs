@@ -1,0 +1,244 @@
+//! Whole screens, compared with the texts in `tests/frames`.
+//!
+//! `XSCHED_WRITE_FRAMES=1 cargo test -p xsched frames` writes them anew; look at the difference before you keep it.
+
+use std::path::PathBuf;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use xsched_core::{DeviceId, DeviceKind};
+use xsched_ipc::protocol::{Request, Status, Target, TaskState, TaskStatus};
+
+use super::as_text;
+use super::keys::Order;
+use super::screen::{Mode, Screen};
+use crate::term::Glyphs;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn compare(name: &str, shown: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/frames").join(name);
+    if std::env::var_os("XSCHED_WRITE_FRAMES").is_some() {
+        std::fs::write(&path, shown).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(shown == expected, "{name} is\n{shown}\nand should be\n{expected}");
+}
+
+fn gpu(number: u32) -> u64 {
+    DeviceId::new(DeviceKind::Gpu, number << 8).0
+}
+
+fn task(task: u64, name: &str, device: u64, priority: i16, state: TaskState) -> TaskStatus {
+    let pid = 4000 + u32::try_from(task).unwrap();
+    let wait_p99_us = Some(180 * task);
+    let cmdline = format!("python {name}.py");
+    TaskStatus {
+        task,
+        pid,
+        name: name.into(),
+        cmdline,
+        device,
+        priority,
+        state,
+        wait_p99_us,
+        ..TaskStatus::default()
+    }
+}
+
+/// A task that has `share` of its device in even seconds and half of that in odd ones, and is held for the rest.
+fn after(second: u64, task: &TaskStatus, share: f64) -> TaskStatus {
+    let used: f64 = (0..second).map(|s| if s % 2 == 0 { share } else { share / 2.0 }).sum();
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds of a test")]
+    let used_ns = (used * SECOND as f64) as u64;
+    TaskStatus {
+        used_ns,
+        held_ns: if task.state == TaskState::Held { second * SECOND - used_ns } else { 0 },
+        launches: used_ns / 40_000,
+        preemptions: second * 12,
+        ..task.clone()
+    }
+}
+
+fn look(second: u64, tasks: Vec<TaskStatus>) -> Status {
+    Status {
+        version: "0.1.0".into(),
+        pid: 1,
+        policy: "HPF".into(),
+        now_ns: second * SECOND,
+        rounds: second * 812,
+        tasks,
+        ..Status::default()
+    }
+}
+
+/// Thirty seconds of a server and a training on one device, and something idle on another.
+fn two_devices() -> Screen {
+    let tasks = [
+        (task(1, "serve", gpu(6), 100, TaskState::Running), 0.8),
+        (task(2, "train-resnet", gpu(6), -100, TaskState::Held), 0.2),
+        (task(3, "notebook", gpu(7), 0, TaskState::Idle), 0.0),
+    ];
+    let mut screen = Screen::new(Glyphs::UNICODE);
+    for second in 0..=31 {
+        screen.update(look(second, tasks.iter().map(|(task, share)| after(second, task, *share)).collect()));
+    }
+    screen
+}
+
+fn press(screen: &mut Screen, code: KeyCode) -> Option<Order> {
+    screen.press(KeyEvent::new(code, KeyModifiers::NONE))
+}
+
+#[test]
+fn two_devices_on_a_small_and_a_large_terminal() {
+    let screen = two_devices();
+    compare("two-devices-80x24.txt", &as_text(&screen, 80, 24));
+    compare("two-devices-120x40.txt", &as_text(&screen, 120, 40));
+}
+
+#[test]
+fn a_terminal_that_knows_only_ascii() {
+    let mut screen = two_devices();
+    screen.glyphs = Glyphs::ASCII;
+    let text = as_text(&screen, 80, 24);
+    assert!(text.is_ascii(), "{text}");
+    compare("ascii-80x24.txt", &text);
+    screen.mode = Mode::Help;
+    assert!(as_text(&screen, 80, 24).is_ascii());
+    screen.mode = Mode::Policies(0);
+    assert!(as_text(&screen, 80, 24).is_ascii());
+}
+
+#[test]
+fn nothing_to_schedule_and_no_scheduler() {
+    let mut screen = Screen::new(Glyphs::UNICODE);
+    screen.update(look(1, vec![]));
+    compare("empty-80x24.txt", &as_text(&screen, 80, 24));
+    screen
+        .lose("no scheduler is running (looked at /run/xsched/socket): start one with `xsched serve`".into());
+    compare("waiting-80x24.txt", &as_text(&screen, 80, 24));
+}
+
+#[test]
+fn many_tasks_scroll_with_the_cursor_and_many_devices_are_counted() {
+    let mut screen = Screen::new(Glyphs::UNICODE);
+    let tasks: Vec<_> = (0..60)
+        .map(|n| {
+            task(n, &format!("worker-{n:02}"), gpu(u32::try_from(n % 10).unwrap()), 0, TaskState::Running)
+        })
+        .collect();
+    for second in 0..3 {
+        screen.update(look(second, tasks.iter().map(|task| after(second, task, 0.15)).collect()));
+    }
+    for _ in 0..30 {
+        press(&mut screen, KeyCode::Down);
+    }
+    compare("many-80x24.txt", &as_text(&screen, 80, 24));
+}
+
+#[test]
+fn the_policies_and_the_help_lie_over_the_table() {
+    let mut screen = two_devices();
+    press(&mut screen, KeyCode::Char('p'));
+    press(&mut screen, KeyCode::Down);
+    compare("policies-80x24.txt", &as_text(&screen, 80, 24));
+    press(&mut screen, KeyCode::Esc);
+    press(&mut screen, KeyCode::Char('?'));
+    compare("help-80x24.txt", &as_text(&screen, 80, 24));
+}
+
+#[test]
+fn an_error_stays_at_the_foot_until_the_next_key() {
+    let mut screen = two_devices();
+    screen.say("priority 101 is above the default: only root and the group xsched may raise it", true);
+    let text = as_text(&screen, 80, 24);
+    compare("error-80x24.txt", &text);
+    press(&mut screen, KeyCode::Down);
+    assert!(!as_text(&screen, 80, 24).contains("above the default"));
+}
+
+#[test]
+fn no_size_is_too_small() {
+    let screen = two_devices();
+    for columns in 0..100 {
+        for lines in [0, 1, 2, 3, 5, 9] {
+            as_text(&screen, columns, lines);
+        }
+    }
+    let mut popup = two_devices();
+    popup.mode = Mode::Policies(3);
+    as_text(&popup, 3, 3);
+    popup.mode = Mode::Help;
+    as_text(&popup, 1, 1);
+}
+
+#[test]
+fn keys_change_the_priority_of_the_task_under_the_cursor() {
+    let mut screen = two_devices();
+    press(&mut screen, KeyCode::Down);
+    for (key, expected) in [
+        (KeyCode::Char('+'), -99),
+        (KeyCode::PageUp, -89),
+        (KeyCode::Char('-'), -90),
+        (KeyCode::Char('h'), 100),
+        (KeyCode::Char('0'), 0),
+        (KeyCode::Char('l'), -100),
+    ] {
+        // Raised above the other it moves up, and the cursor with it.
+        let Some(Order::Ask(Request::Set { target, wishes }, done)) = press(&mut screen, key) else {
+            panic!("{key:?}")
+        };
+        assert_eq!(target, Target::Pid(4002));
+        assert_eq!(wishes.priority, Some(expected), "{key:?}: {done}");
+    }
+    assert_eq!(press(&mut screen, KeyCode::Char('l')), None, "it has that already");
+    assert!(screen.note.as_ref().unwrap().text.contains("already"));
+}
+
+#[test]
+fn priorities_end_where_they_end() {
+    let mut screen = two_devices();
+    screen.expect(4001, |task| task.priority = 250);
+    let Some(Order::Ask(Request::Set { wishes, .. }, _)) = press(&mut screen, KeyCode::PageUp) else {
+        panic!()
+    };
+    assert_eq!(wishes.priority, Some(255));
+    assert_eq!(press(&mut screen, KeyCode::PageUp), None);
+    screen.expect(4001, |task| task.priority = -254);
+    screen.selected = Some(1);
+    let Some(Order::Ask(Request::Set { wishes, .. }, _)) = press(&mut screen, KeyCode::PageDown) else {
+        panic!()
+    };
+    assert_eq!(wishes.priority, Some(-255), "never -256, which means never run");
+}
+
+#[test]
+fn suspending_resuming_and_choosing_a_policy_ask_the_service() {
+    let mut screen = two_devices();
+    let asked = |order| match order {
+        Some(Order::Ask(request, _)) => request,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(asked(press(&mut screen, KeyCode::Char('s'))), Request::Suspend(Target::Pid(4001)));
+    assert_eq!(asked(press(&mut screen, KeyCode::Char('r'))), Request::Resume(Target::Pid(4001)));
+    press(&mut screen, KeyCode::Char('p'));
+    press(&mut screen, KeyCode::Down);
+    let Request::Policy { name, .. } = asked(press(&mut screen, KeyCode::Enter)) else { panic!() };
+    assert_eq!(name.as_deref(), Some("HHPF"));
+    assert_eq!(screen.mode, Mode::Table);
+}
+
+#[test]
+fn a_filter_is_written_kept_and_cleared() {
+    let mut screen = two_devices();
+    for c in "/note".chars() {
+        assert_eq!(press(&mut screen, KeyCode::Char(c)), None);
+    }
+    press(&mut screen, KeyCode::Enter);
+    let text = as_text(&screen, 80, 24);
+    assert!(text.contains("1 of 3 tasks") && text.contains("showing only: note"), "{text}");
+    assert!(!text.contains("4002"), "{text}");
+    assert_eq!(press(&mut screen, KeyCode::Esc), None);
+    assert_eq!(screen.visible().len(), 3);
+    assert_eq!(press(&mut screen, KeyCode::Esc), Some(Order::Quit));
+}

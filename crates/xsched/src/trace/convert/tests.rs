@@ -1,0 +1,220 @@
+//! Made-up events, and what must be seen in the picture.
+
+use serde_json::Value;
+use xsched_ipc::protocol::TaskStatus;
+
+use super::*;
+
+const DEVICE: u64 = 0x2_0000_0030;
+
+fn event(at_ns: u64, task: u64, what: What) -> Event {
+    Event { at_ns, task, pid: 100 + u32::try_from(task).unwrap(), device: DEVICE, what }
+}
+
+fn status(tasks: &[(u64, TaskState)]) -> Status {
+    let tasks = tasks.iter().map(|(task, state)| TaskStatus {
+        task: *task,
+        pid: 100 + u32::try_from(*task).unwrap(),
+        name: format!("program {task}"),
+        device: DEVICE,
+        state: *state,
+        ..TaskStatus::default()
+    });
+    Status { pid: 7, now_ns: 1_000, tasks: tasks.collect(), ..Status::default() }
+}
+
+/// The whole trace of these events, recorded from 1000 to 9000.
+fn trace(status: &Status, events: &[Event]) -> Vec<Value> {
+    let mut converter = Converter::new(Vec::new(), status).unwrap();
+    for event in events {
+        converter.event(event).unwrap();
+    }
+    read(converter)
+}
+
+fn read(converter: Converter<Vec<u8>>) -> Vec<Value> {
+    let text = String::from_utf8(converter.finish(9_000).unwrap()).unwrap();
+    let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    value["traceEvents"].as_array().unwrap().clone()
+}
+
+/// Slices of one task: what, begin and end in nanoseconds of the trace.
+fn slices(trace: &[Value], task: u64) -> Vec<(String, u64, u64)> {
+    let here = trace.iter().filter(|thing| thing["ph"] == "X" && thing["tid"] == task);
+    here.map(|slice| {
+        let begin = ns(&slice["ts"]);
+        (slice["name"].as_str().unwrap().to_owned(), begin, begin + ns(&slice["dur"]))
+    })
+    .collect()
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small positive numbers")]
+fn ns(micros: &Value) -> u64 {
+    (micros.as_f64().unwrap() * 1000.0).round() as u64
+}
+
+fn slice(what: &str, begin: u64, end: u64) -> (String, u64, u64) {
+    (what.to_owned(), begin, end)
+}
+
+fn named<'a>(trace: &'a [Value], name: &str) -> Vec<&'a Value> {
+    trace.iter().filter(|thing| thing["name"] == name).collect()
+}
+
+#[test]
+fn work_is_running_held_and_running_again() {
+    let trace = trace(
+        &status(&[]),
+        &[
+            event(2_000, 1, What::Came("train".into())),
+            event(2_000, 1, What::Ready),
+            event(3_001, 1, What::Hold),
+            event(4_000, 1, What::Run),
+            event(6_000, 1, What::Idle),
+            event(7_000, 1, What::Gone),
+        ],
+    );
+    let wanted =
+        [slice("running", 1_000, 2_001), slice("held", 2_001, 3_000), slice("running", 3_000, 5_000)];
+    assert_eq!(slices(&trace, 1), wanted);
+    let preempted = named(&trace, "preempted");
+    assert_eq!(preempted.len(), 1);
+    assert_eq!((ns(&preempted[0]["ts"]), &preempted[0]["ph"]), (2_001, &Value::from("i")));
+}
+
+#[test]
+fn states_that_began_before_and_end_after_fill_the_trace() {
+    let trace = trace(
+        &status(&[
+            (1, TaskState::Running),
+            (2, TaskState::Held),
+            (3, TaskState::Idle),
+            (4, TaskState::Suspended),
+        ]),
+        &[event(500, 1, What::Idle), event(5_000, 2, What::Run)],
+    );
+    assert_eq!(
+        slices(&trace, 1),
+        [slice("running", 0, 8_000)],
+        "what was before the beginning does not count"
+    );
+    assert_eq!(slices(&trace, 2), [slice("held", 0, 4_000), slice("running", 4_000, 8_000)]);
+    assert_eq!(slices(&trace, 3), []);
+    assert_eq!(slices(&trace, 4), [slice("held", 0, 8_000)]);
+}
+
+#[test]
+fn a_task_held_in_the_moment_it_becomes_ready_never_ran() {
+    let trace =
+        trace(&status(&[(1, TaskState::Idle)]), &[event(2_000, 1, What::Ready), event(2_000, 1, What::Hold)]);
+    assert_eq!(slices(&trace, 1), [slice("held", 1_000, 8_000)]);
+    assert_eq!(named(&trace, "preempted").len(), 0);
+}
+
+#[test]
+fn rounds_and_policies_have_the_scheduler_s_track() {
+    let trace = trace(
+        &status(&[]),
+        &[event(2_000, 0, What::Round(1_500)), event(4_000, 0, What::Policy("UP".into()))],
+    );
+    let round = named(&trace, "round")[0];
+    assert_eq!((&round["pid"], ns(&round["ts"]), ns(&round["dur"])), (&Value::from(7), 1_000, 1_500));
+    assert_eq!(named(&trace, "policy UP")[0]["pid"], 7);
+}
+
+#[test]
+fn the_number_of_running_tasks_is_a_counter() {
+    let trace = trace(
+        &status(&[(1, TaskState::Running)]),
+        &[
+            event(2_000, 2, What::Ready),
+            event(2_000, 1, What::Hold),
+            event(3_000, 2, What::Idle),
+            event(3_000, 1, What::Run),
+        ],
+    );
+    let counters = named(&trace, "tasks on 0000:00:06.0");
+    let numbers: Vec<_> = counters
+        .iter()
+        .map(|thing| (ns(&thing["ts"]), thing["args"]["running"].as_u64(), thing["args"]["held"].as_u64()))
+        .collect();
+    let wanted = [(0, 1, 0), (1_000, 1, 1), (2_000, 1, 0), (8_000, 0, 0)];
+    assert_eq!(numbers, wanted.map(|(at, running, held)| (at, Some(running), Some(held))));
+}
+
+#[test]
+fn names_are_escaped_and_come_once() {
+    let name = "a \"quoted\"\n\\name";
+    let trace = trace(
+        &status(&[]),
+        &[
+            event(2_000, 1, What::Came(name.into())),
+            event(3_000, 1, What::Ready),
+            event(4_000, 2, What::Ready),
+        ],
+    );
+    let processes: Vec<_> =
+        named(&trace, "process_name").into_iter().map(|thing| &thing["args"]["name"]).collect();
+    assert_eq!(processes, ["xsched scheduler", name, "process 102"]);
+    let tracks: Vec<_> =
+        named(&trace, "thread_name").into_iter().map(|thing| &thing["args"]["name"]).collect();
+    assert_eq!(tracks, ["rounds", "task 1 on 0000:00:06.0", "task 2 on 0000:00:06.0"]);
+}
+
+#[test]
+fn a_gap_is_shown_and_nothing_made_up_across_it() {
+    let mut converter = Converter::new(Vec::new(), &status(&[(1, TaskState::Running)])).unwrap();
+    converter.event(&event(3_000, 2, What::Ready)).unwrap();
+    converter.lost(0).unwrap();
+    converter.lost(17).unwrap();
+    converter.event(&event(5_000, 1, What::Ready)).unwrap();
+    assert_eq!(converter.counts(), (2, 17));
+    let trace = read(converter);
+    assert_eq!(slices(&trace, 1), [slice("running", 0, 2_000), slice("running", 4_000, 8_000)]);
+    assert_eq!(slices(&trace, 2), []);
+    assert_eq!(ns(&named(&trace, "17 events lost")[0]["ts"]), 2_000);
+}
+
+/// Whatever is sent, in whatever order: the file is JSON, slices of a task follow each other, and nobody is kept.
+#[test]
+fn rubbish_makes_no_overlapping_slices() {
+    let mut seed = 1_u64;
+    let mut random = move |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    let events: Vec<Event> = (0..5_000)
+        .map(|_| {
+            let what = match random(8) {
+                0 => What::Came(format!("name {}", random(3))),
+                1 => What::Gone,
+                2 | 3 => What::Ready,
+                4 => What::Idle,
+                5 => What::Run,
+                6 => What::Hold,
+                _ => What::Round(random(50)),
+            };
+            event(900 + random(7_000), 1 + random(4), what)
+        })
+        .collect();
+    let trace = trace(&status(&[(2, TaskState::Held)]), &events);
+    for task in 1..=4 {
+        let slices = slices(&trace, task);
+        assert!(!slices.is_empty());
+        for pair in slices.windows(2) {
+            assert!(pair[0].1 < pair[0].2 && pair[0].2 <= pair[1].1, "{pair:?}");
+        }
+        assert!(slices.last().unwrap().2 <= 8_000);
+    }
+}
+
+#[test]
+fn tasks_that_are_gone_are_forgotten() {
+    let mut converter = Converter::new(Vec::new(), &status(&[])).unwrap();
+    for task in 1..=1_000 {
+        for what in [What::Came("a".into()), What::Ready, What::Gone] {
+            converter.event(&event(1_000 + task, task, what)).unwrap();
+        }
+    }
+    assert_eq!((converter.tasks.len(), converter.named.len()), (0, 0));
+}

@@ -1,0 +1,109 @@
+//! A stand-in for the service: its socket, and answers that a test makes up.
+
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use rustix::net::{SocketAddrUnix, SocketFlags};
+use xsched_ipc::protocol::{QueueStatus, Reply, Request, Status, TaskState, TaskStatus};
+use xsched_ipc::socket::{self, Connection, Packet};
+
+/// Listens until the test's process ends.
+pub(crate) struct FakeService {
+    /// Keeps the socket's directory; removed with this.
+    directory: tempfile::TempDir,
+    asked: Arc<Mutex<Vec<Request>>>,
+}
+
+impl FakeService {
+    /// Answers each request with what `answer` makes of it. No reply at all closes the connection.
+    pub(crate) fn new(answer: impl Fn(&Request) -> Vec<Reply> + Send + Sync + 'static) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = socket::socket().unwrap();
+        let address = SocketAddrUnix::new(directory.path().join("socket")).unwrap();
+        rustix::net::bind(&listener, &address).unwrap();
+        rustix::net::listen(&listener, 16).unwrap();
+        let asked = Arc::<Mutex<Vec<Request>>>::default();
+        let (answer, heard) = (Arc::new(answer), Arc::clone(&asked));
+        thread::spawn(move || {
+            while let Ok(fd) = rustix::net::accept_with(listener.as_fd(), SocketFlags::CLOEXEC) {
+                let (answer, heard) = (Arc::clone(&answer), Arc::clone(&heard));
+                thread::spawn(move || talk(&Connection::from_fd(fd), &*answer, &heard));
+            }
+        });
+        Self { directory, asked }
+    }
+
+    /// Answers everything as a service does that schedules what [`busy`] tells.
+    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    pub(crate) fn plain() -> Self {
+        Self::new(|request| {
+            vec![match request {
+                Request::Status => Reply::Status(busy()),
+                Request::Policy { name: None, timeslice_us: None, k: None } => {
+                    Reply::Policy { name: "HPF".into(), timeslice_us: 5_000, k: 1 }
+                }
+                Request::Metrics => Reply::Metrics { text: "xsched_info 1\n".into(), more: false },
+                Request::Set { target: xsched_ipc::protocol::Target::Pid(999), .. } => {
+                    Reply::Refused { why: "nobody has the process number 999".into() }
+                }
+                _ => Reply::Done,
+            }]
+        })
+    }
+
+    /// Its socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    /// A directory to put things in.
+    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// What was asked of it, but for mere looking.
+    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    pub(crate) fn orders(&self) -> Vec<Request> {
+        let asked = self.asked.lock().unwrap();
+        asked.iter().filter(|request| **request != Request::Status).cloned().collect()
+    }
+}
+
+fn talk(connection: &Connection, answer: &dyn Fn(&Request) -> Vec<Reply>, heard: &Mutex<Vec<Request>>) {
+    while let Ok(Some(Packet::Message(request, _))) = connection.receive::<Request>(true) {
+        heard.lock().unwrap().push(request.clone());
+        let replies = answer(&request);
+        if replies.is_empty() || replies.iter().any(|reply| connection.send(reply, None, true).is_err()) {
+            return;
+        }
+    }
+}
+
+/// One program with two queues on one device.
+#[allow(dead_code, reason = "not every test that includes this file needs it")]
+pub(crate) fn busy() -> Status {
+    let device = 0x2_0000_0030;
+    let queue = QueueStatus { task: 1, pid: 4711, device, level: 2, ready: true, ..QueueStatus::default() };
+    Status {
+        version: "0.1.0".into(),
+        policy: "HPF".into(),
+        tasks: vec![TaskStatus {
+            task: 1,
+            pid: 4711,
+            name: "train".into(),
+            cmdline: "python \"train.py\"".into(),
+            device,
+            state: TaskState::Running,
+            queues: 2,
+            ..TaskStatus::default()
+        }],
+        queues: vec![
+            QueueStatus { handle: 0x1_0000_0000, threshold: 16, batch_size: 8, ..queue.clone() },
+            QueueStatus { handle: 0x1_0000_0001, suspended: true, ..queue },
+        ],
+        ..Status::default()
+    }
+}

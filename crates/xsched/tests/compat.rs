@@ -1,0 +1,175 @@
+//! `xserver` and `xcli`, as the reference's scripts call them.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::symlink;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use assert_cmd::Command;
+use assert_cmd::cargo::cargo_bin;
+use predicates::str::{contains, diff};
+
+/// Answers HTTP as the reference does, and remembers what it was asked.
+struct FakeServer {
+    port: u16,
+    asked: Arc<Mutex<Vec<String>>>,
+    links: tempfile::TempDir,
+}
+
+const QUEUES: &str = r#"{"xqueues":[{"handle":127,"device":8589934640,"level":1,"pid":12,"threshold":16,
+    "batch_size":8,"ready":true,"suspended":false}],"processes":[{"pid":12,"cmdline":"train"}]}"#;
+
+impl FakeServer {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let heard = Arc::clone(&asked);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let mut lines = Vec::new();
+                let mut length = 0;
+                for line in reader.by_ref().lines() {
+                    let line = line.unwrap();
+                    if line.is_empty() {
+                        break;
+                    }
+                    length = line.strip_prefix("Content-Length: ").map_or(length, |n| n.parse().unwrap());
+                    lines.push(line);
+                }
+                let mut body = vec![0; length];
+                reader.read_exact(&mut body).unwrap();
+                let request = lines[0].trim_end_matches(" HTTP/1.1");
+                let (status, answer) = match request {
+                    "GET /xqueues" => (200, QUEUES),
+                    "GET /policy" => (200, r#"{"policy":4}"#),
+                    "POST /config/7?level=1" => (404, r#"{"error":"no such queue"}"#),
+                    _ => (200, r#"{"info":"success"}"#),
+                };
+                let body = String::from_utf8(body).unwrap();
+                heard.lock().unwrap().push(format!("{request} {body}").trim_end().to_owned());
+                let length = answer.len();
+                let _ = write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: {length}\r\n\r\n{answer}");
+            }
+        });
+        let links = tempfile::tempdir().unwrap();
+        for name in ["xcli", "xserver"] {
+            symlink(cargo_bin!("xsched"), links.path().join(name)).unwrap();
+        }
+        Self { port, asked, links }
+    }
+
+    fn xcli(&self, arguments: &str) -> Command {
+        let mut command = Command::new(self.links.path().join("xcli"));
+        command.args(["-p", &self.port.to_string()]).args(arguments.split(' '));
+        command
+    }
+
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+}
+
+#[test]
+fn lists_are_tables() {
+    let server = FakeServer::new();
+    server.xcli("list").assert().success().stdout(diff(
+        "XQUEUE  PID  DEVICE        LEVEL  THRESHOLD  BATCH  STATE    COMMAND\n\
+         0x7f    12   0000:00:06.0  1      16         8      running  train\n",
+    ));
+    assert_eq!(server.asked(), ["GET /xqueues"]);
+}
+
+#[test]
+fn commands_become_the_requests_the_reference_knows() {
+    let server = FakeServer::new();
+    for (arguments, requests) in [
+        ("config -x 7f -l 2 -t 16 -b 8", vec!["POST /config/7f?level=2&threshold=16&batch_size=8"]),
+        ("config -x 0x7f -t 4", vec!["POST /config/7f?threshold=4"]),
+        ("policy -s -n SPUP", vec!["POST /policy?policy=6"]),
+        ("hint -x 7f -p -3", vec![r#"POST /hint {"handle":127,"hint_type":1,"priority":-3}"#]),
+        (
+            "hint --pid 12 -u 30 -t 500",
+            vec![
+                r#"POST /hint {"hint_type":2,"pid":12,"utilization":30}"#,
+                r#"POST /hint {"hint_type":3,"pid":12,"timeslice":500}"#,
+            ],
+        ),
+    ] {
+        server.xcli(arguments).assert().success().stdout("success\n");
+        assert_eq!(server.asked(), requests, "{arguments}");
+    }
+    server.xcli("policy -q").assert().success().stdout(contains("UP (share): "));
+}
+
+#[test]
+fn failures_are_told_with_the_server_s_own_words() {
+    let server = FakeServer::new();
+    server.xcli("config -x 7 -l 1").assert().failure().stderr(diff("xcli: no such queue\n"));
+    server.xcli("policy -s -n nonsense").assert().failure().stderr(contains("unknown policy `nonsense`"));
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut lonely = Command::new(server.links.path().join("xcli"));
+    let said = contains(format!("xserver at 127.0.0.1:{closed}: cannot connect (is it running?)"));
+    lonely.args(["-a", "127.0.0.1", "-p", &closed.to_string(), "list"]).assert().failure().stderr(said);
+}
+
+#[test]
+fn top_goes_on_until_nobody_reads() {
+    let server = FakeServer::new();
+    let mut child = std::process::Command::new(server.links.path().join("xcli"))
+        .args(["-p", &server.port.to_string(), "top", "-f", "100"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let frames = lines.map(Result::unwrap).filter(|line| line.starts_with("policy UP")).take(3).count();
+    assert_eq!(frames, 3);
+    assert!(child.wait().unwrap().success(), "a closed pipe is no failure");
+}
+
+#[test]
+fn xserver_refuses_what_it_does_not_know() {
+    let server = FakeServer::new();
+    let xserver = || Command::new(server.links.path().join("xserver"));
+    xserver().arg("nonsense").assert().code(2).stderr(contains("unknown policy `nonsense`"));
+    xserver().args(["HPF", "port"]).assert().code(2);
+}
+
+/// Ends with the test.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn xserver_serves_xcli() {
+    let server = FakeServer::new();
+    let directory = server.links.path();
+    // A port that was free a moment ago.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let mut child = std::process::Command::new(directory.join("xserver"))
+        .args(["mlfq", &port])
+        .env("XSCHED_SOCKET", directory.join("socket"))
+        .env("XDG_CONFIG_HOME", directory)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let _running = Running(child);
+    assert!(said.any(|line| line.contains("listening on")), "it never listened");
+    let xcli = |arguments: &[&str]| {
+        let mut command = Command::new(directory.join("xcli"));
+        command.args(["-p", &port]).args(arguments);
+        command
+    };
+    xcli(&["policy", "-q"]).assert().success().stdout(contains("MLFQ (feedback)"));
+    xcli(&["list"]).assert().success().stdout(contains("XQUEUE"));
+}

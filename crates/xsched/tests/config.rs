@@ -1,0 +1,68 @@
+//! `xsched config` on files with and without mistakes.
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+
+fn config(what: &str, text: &str) -> assert_cmd::assert::Assert {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("config.toml");
+    std::fs::write(&file, text).unwrap();
+    Command::new(assert_cmd::cargo::cargo_bin!("xsched")).args(["config", what]).arg(&file).assert()
+}
+
+#[test]
+fn every_mistake_is_found_where_it_is() {
+    for (text, place) in [
+        ("[defaults]\npolicy = \"best\"", ":2:10: policy: unknown policy `best`: use one of priority (HPF)"),
+        (
+            "[defaults]\n\ntimeslice_us = 5",
+            ":3:16: timeslice_us: timeslice 5 is out of range: allowed is 100 to",
+        ),
+        ("[defaults]\nk = 0", ":2:5: k: 0 is out of range: allowed is 1 and more"),
+        ("[limits]\nmax_priority = \"urgent\"", ":2:16: max_priority: priority `urgent` is out of range"),
+        (
+            "[limits]\nmax_prio = 5",
+            ":2:1: max_prio: unknown field `max_prio`, expected one of `max_priority`",
+        ),
+        (
+            "[limits]\nmax_utilization = \"all\"",
+            ":2:19: max_utilization: \"all\" is not a number: allowed is 0 to 100",
+        ),
+        (
+            "[[limits.for]]\nuser = \"nobody-of-that-name\"",
+            ":2:8: user: there is no user \"nobody-of-that-name\"",
+        ),
+        ("[[limits.for]]\nmax_priority = 5", ":1:1: name either `user` or `group`"),
+        ("[[rules]]\nexecutable = \"a\"", ":1:1: give a `priority`, a `utilization`, or both"),
+        ("[[rules]]\npriority = 5", ":1:1: name an `executable`, a `cgroup`, or both"),
+        (
+            "[defaults]\npolicy = true",
+            ":2:10: policy: invalid type: boolean `true`, expected the name of a policy",
+        ),
+        ("[defaults", ":1:10: "),
+    ] {
+        config("check", text).failure().stderr(predicate::str::contains(place));
+    }
+}
+
+#[test]
+fn a_file_without_mistakes_is_shown_as_it_is_meant() {
+    let text = "[defaults]\npolicy = \"CFS\"\n[limits]\nmax_priority = \"low\"\n[[limits.for]]\nuser = 1000\n\
+                max_utilization = 30\n[[rules]]\ncgroup = \"/batch*\"\npriority = \"low\"\n";
+    config("check", text).success().stdout(predicate::str::contains("no mistakes"));
+    let shown = config("show", text).success();
+    let shown = String::from_utf8(shown.get_output().stdout.clone()).unwrap();
+    for line in [
+        "policy = \"fair\"",
+        "user = 1000",
+        "max_priority = -100",
+        "max_utilization = 30",
+        "cgroup = \"/batch*\"",
+    ] {
+        assert!(shown.lines().any(|other| other == line), "{line} is not in\n{shown}");
+    }
+    // What it prints means the same again.
+    let again = config("show", &shown).success();
+    let again = String::from_utf8(again.get_output().stdout.clone()).unwrap();
+    assert_eq!(again.split_once('\n').unwrap().1, shown.split_once('\n').unwrap().1);
+}

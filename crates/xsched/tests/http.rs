@@ -1,0 +1,168 @@
+//! Metrics, the reference's interface and a trace, all of a real service with a program that joined it.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::symlink;
+
+use assert_cmd::Command;
+use assert_cmd::cargo::cargo_bin;
+use predicates::prelude::*;
+use predicates::str::contains;
+use serde_json::{Value, json};
+use xsched_ipc::protocol::{Reply, Settings};
+use xsched_ipc::socket::Packet;
+
+#[path = "common/live.rs"]
+mod live;
+use live::{DEVICE, Live, Program, until};
+
+fn ask(address: SocketAddr, method: &str, target: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    write!(stream, "{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+fn json(address: SocketAddr, method: &str, target: &str, body: &str) -> Value {
+    serde_json::from_str(&ask(address, method, target, body)).unwrap()
+}
+
+fn queues(service: &Live) -> Vec<Value> {
+    json(service.http, "GET", "/xqueues", "")["xqueues"].as_array().unwrap().clone()
+}
+
+/// A program with an unimportant queue in slot 0 and an important one in slot 1.
+fn program(service: &Live) -> Program {
+    let program = Program::join(service, "serving \"it\"");
+    for threshold in [0, 16] {
+        program.queue(threshold);
+    }
+    program.raise(1, 5);
+    until("two queues", || queues(service).len() == 2);
+    program
+}
+
+#[test]
+fn the_reference_s_interface_shows_and_changes_what_runs() {
+    let service = Live::new();
+    let program = program(&service);
+    program.busy(0);
+    program.busy(1);
+    until("the less important queue is held", || program.is_held(0));
+
+    let queues = queues(&service);
+    let pid = std::process::id();
+    let held = queues.iter().find(|queue| queue["suspended"] == true).unwrap();
+    assert_eq!((&held["device"], &held["pid"], &held["threshold"]), (&json!(DEVICE), &json!(pid), &json!(0)));
+    let runs = queues.iter().find(|queue| queue["suspended"] == false).unwrap();
+    assert_eq!(
+        (&runs["ready"], &runs["threshold"], &runs["batch_size"]),
+        (&json!(true), &json!(16), &json!(8))
+    );
+    let handle = runs["handle"].as_u64().unwrap();
+    let one = json(service.http, "GET", &format!("/xqueue/{handle:x}"), "");
+    assert_eq!((&one["xqueue"], &one["process"]["pid"]), (runs, &json!(pid)));
+    assert!(!one["process"]["cmdline"].as_str().unwrap().is_empty());
+
+    let success = json!({ "info": "success" });
+    let target = format!("/config/{handle:x}?threshold=4");
+    assert_eq!(json(service.http, "POST", &target, ""), success);
+    let Some(Packet::Message(Reply::Configure { slot: 1, settings }, _)) =
+        program.connection.receive(true).unwrap()
+    else {
+        panic!("the program was not told")
+    };
+    assert_eq!(settings, Settings { threshold: Some(4), ..Settings::default() });
+
+    let hint = json!({ "hint_type": 1, "pid": pid, "priority": 9 }).to_string();
+    assert_eq!(json(service.http, "POST", "/hint", &hint), success);
+    until("the raised queue runs", || !program.is_held(0));
+    for policy in 1..=11 {
+        assert_eq!(json(service.http, "POST", &format!("/policy?policy={policy}"), ""), success);
+        assert_eq!(json(service.http, "GET", "/policy", ""), json!({ "policy": policy }));
+    }
+}
+
+#[test]
+fn xcli_works_on_a_real_service() {
+    let service = Live::new();
+    let program = program(&service);
+    let links = tempfile::tempdir().unwrap();
+    let link = links.path().join("xcli");
+    symlink(cargo_bin!("xsched"), &link).unwrap();
+    let xcli = |arguments: &[&str]| {
+        let mut command = Command::new(&link);
+        command.args(["-p", &service.http.port().to_string()]).args(arguments);
+        command
+    };
+    program.busy(0);
+    program.busy(1);
+    until("the less important queue is held", || program.is_held(0));
+    xcli(&["list"]).assert().success().stdout(contains("  held  ").and(contains("  running  ")));
+    xcli(&["policy", "-s", "-n", "SPUP"]).assert().success();
+    xcli(&["policy", "-q"]).assert().success().stdout(contains("SPUP"));
+    xcli(&["hint", "--pid", "1", "-p", "3"]).assert().failure().stderr(contains("pid 1"));
+}
+
+#[test]
+fn metrics_follow_what_happens() {
+    let service = Live::new();
+    let program = program(&service);
+    let page = || ask(service.metrics, "GET", "/metrics", "");
+    let has = |page: &str, text: &str| page.lines().any(|line| line.starts_with(text));
+    program.busy(0);
+    program.busy(1);
+    let tasks = r#"xsched_tasks{device="0000:00:06.0",state="held"} 1"#;
+    until("one task is held", || has(&page(), tasks));
+    let found = page();
+    assert!(found.contains(r#"name="serving \"it\"",device="0000:00:06.0",uid="#), "{found}");
+    assert!(has(&found, "xsched_joins_total 1"), "{found}");
+    assert!(has(&found, "xsched_queues 2"), "{found}");
+    assert!(!has(&found, "xsched_rings_total 0"), "{found}");
+    assert!(!has(&found, "xsched_round_seconds_count 0"), "{found}");
+    assert!(!has(&found, "xsched_orders_written_total 0"), "{found}");
+    drop(program);
+    until("the program is gone", || has(&page(), "xsched_leaves_total 1"));
+    assert!(!page().contains("\nxsched_task_info{"));
+}
+
+#[test]
+fn a_trace_shows_who_ran_and_who_was_held() {
+    let service = Live::new();
+    let program = program(&service);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut child = std::process::Command::new(cargo_bin!("xsched"))
+        .env("XSCHED_SOCKET", service.socket())
+        .arg("trace")
+        .arg("-o")
+        .arg(file.path())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(said.next().unwrap().unwrap().starts_with("recording"));
+    program.busy(0);
+    until("it runs", || queues(&service).iter().any(|queue| queue["ready"] == true));
+    program.busy(1);
+    until("it is held", || program.is_held(0));
+    program.idle(1);
+    until("it runs again", || !program.is_held(0));
+    program.idle(0);
+    until("all is quiet", || queues(&service).iter().all(|queue| queue["ready"] == false));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
+        .unwrap();
+    assert!(child.wait().unwrap().success());
+
+    let trace: Value = serde_json::from_str(&std::fs::read_to_string(file.path()).unwrap()).unwrap();
+    let count = |name: &str| {
+        trace["traceEvents"].as_array().unwrap().iter().filter(|thing| thing["name"] == name).count()
+    };
+    assert_eq!((count("running"), count("held"), count("preempted")), (3, 1, 1), "{trace:#}");
+    assert!(count("round") > 0);
+    let names =
+        trace["traceEvents"].as_array().unwrap().iter().filter(|thing| thing["name"] == "process_name");
+    assert!(names.map(|thing| &thing["args"]["name"]).any(|name| name == "serving \"it\""), "{trace:#}");
+}

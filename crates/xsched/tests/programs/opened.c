@@ -1,0 +1,24 @@
+/* Uses the device through a library it opens itself, as plug-ins do. */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+
+int main(int argc, char **argv) {
+    void *library = dlopen(argc > 1 ? argv[1] : "libxsim.so", RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 70;
+    }
+    int (*open_device)(const char *, void **) = (int (*)(const char *, void **))dlsym(library, "xsim_open");
+    int (*create)(void *, void **) = (int (*)(void *, void **))dlsym(library, "xsim_queue_create");
+    int (*launch)(void *, uint64_t) = (int (*)(void *, uint64_t))dlsym(library, "xsim_launch");
+    int (*synchronize)(void *) = (int (*)(void *))dlsym(library, "xsim_synchronize");
+    void *device, *queue;
+    printf("%d %d", open_device(NULL, &device), create(device, &queue));
+    for (int n = 0; n < 10; n++) printf(" %d", launch(queue, 100000));
+    printf(" %d\n", synchronize(queue));
+    fflush(stdout);
+    /* Stays until a line of input comes, for whoever wants to look. */
+    getchar();
+    return 4;
+}
