@@ -4,11 +4,11 @@
 //! program's first queue, and out of the way once exit has begun. Whatever goes wrong here, the vendor's function is
 //! called exactly once.
 //!
-//! * [`hooks`]: how a hook is written: one name in one list, plus one function.
-//! * [`world`]: what the hooks share: the connection to the scheduler, and the queues.
-//! * [`loader`]: the loader's look-up function, through which most programs reach their driver.
-//! * [`cuda`]: the NVIDIA platform.
-//! * [`xsim`]: the simulated device's platform; each platform is a directory like it.
+//! * `hooks`: how a hook is written: one name in one list, plus one function.
+//! * `world`: what the hooks share: the connection to the scheduler, and the queues.
+//! * `loader`: the loader's look-up function, through which most programs reach their driver.
+//! * `cuda`: the NVIDIA platform.
+//! * `xsim`: the simulated device's platform; each platform is a directory like it.
 
 mod cuda;
 mod hooks;
