@@ -27,10 +27,10 @@ fn gate(c: &mut Criterion) {
         group.bench_function(name, |b| b.iter(|| queue.launch(|| vendor_call(1))));
     }
     let counted = queue(Order::Paced);
-    counted.lane().set_limit(Limit::Count { threshold: 16, batch_size: 8 });
+    counted.lane().set_limit(Some(Limit::Count { threshold: 16, batch_size: 8 }));
     group.bench_function("paced by count", |b| b.iter(|| counted.launch(|| vendor_call(1))));
     let narrow = queue(Order::Paced);
-    narrow.lane().set_limit(Limit::Budget(Nanos::from_micros(10)));
+    narrow.lane().set_limit(Some(Limit::Budget(Nanos::from_micros(10))));
     group.bench_function("paced, window nearly always full", |b| b.iter(|| narrow.launch(|| vendor_call(1))));
     group.finish();
 }

@@ -30,6 +30,8 @@ pub struct Lane {
 /// What was launched last, and how far the device has come with it.
 struct Tail {
     window: Window,
+    /// How the window is to be measured, if somebody said so.
+    chosen: Option<Limit>,
     /// A marker behind everything that had been launched in an epoch.
     probe: Option<(Epoch, Marker)>,
 }
@@ -56,7 +58,7 @@ impl Lane {
             gate: Movable::new(gate),
             control: Mutex::new(()),
             link,
-            tail: Mutex::new(Tail { window: Window::new(Limit::default()), probe: None }),
+            tail: Mutex::new(Tail { window: Window::new(Limit::suited_to(level)), chosen: None, probe: None }),
             stop: Mutex::new(Stop { level, told: None, order: Order::Free }),
             preempted: AtomicBool::new(false),
         })
@@ -238,9 +240,12 @@ impl Lane {
         lock(&self.tail).window.limit()
     }
 
-    /// Measures the window differently from now on.
-    pub fn set_limit(&self, limit: Limit) {
-        lock(&self.tail).window.set_limit(limit);
+    /// Measures the window differently from now on; none: as it suits the level.
+    pub fn set_limit(&self, limit: Option<Limit>) {
+        let level = self.level();
+        let mut tail = lock(&self.tail);
+        tail.chosen = limit;
+        tail.window.set_limit(limit.unwrap_or(Limit::suited_to(level)));
     }
 
     /// The level in force.
@@ -257,6 +262,11 @@ impl Lane {
             self.tell(&mut stop, None)?;
         }
         stop.level = level;
+        {
+            let mut tail = lock(&self.tail);
+            let limit = tail.chosen.unwrap_or(Limit::suited_to(level));
+            tail.window.set_limit(limit);
+        }
         self.follow(&mut stop)?;
         Ok(level)
     }

@@ -203,7 +203,7 @@ impl XQueue {
 
     /// Limits what is in flight from now on, whatever the scheduler asks for; `None` leaves it to the scheduler.
     pub fn set_limit(&self, limit: Option<Limit>) {
-        self.lane.set_limit(limit.unwrap_or_default());
+        self.lane.set_limit(limit);
         self.lane.gate().pace_always(limit.is_some());
     }
 

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 
 use crate::hal::{Marker, Progress};
 use crate::hint::HintError;
+use crate::level::Level;
 use crate::time::Nanos;
 
 /// How the window is measured.
@@ -36,6 +37,18 @@ pub enum Limit {
 impl Limit {
     /// One runs, one waits behind it: with fewer the device would pause between two commands.
     pub const MIN_COMMANDS: u32 = 2;
+
+    /// What a queue has that is stopped at this level, unless told otherwise.
+    ///
+    /// At level 3 what is in flight can be taken off the device, so it need not be kept short for others' sake; 16 ms
+    /// keep a program's device busy through the pauses of its host. Below, whoever takes the place waits for it.
+    #[must_use]
+    pub const fn suited_to(level: Level) -> Self {
+        match level {
+            Level::Block | Level::Deactivate => Self::Budget(Nanos::from_millis(1)),
+            Level::Interrupt => Self::Budget(Nanos::from_millis(16)),
+        }
+    }
 
     /// A budget of time, 10 us to 10 s.
     pub fn budget(budget: Nanos) -> Result<Self, HintError> {
@@ -58,12 +71,6 @@ impl Limit {
             Ok(n) if (1..=threshold).contains(&n) => Ok(Self::Count { threshold, batch_size: n }),
             _ => refuse("batch_size", batch_size, "1 to the threshold"),
         }
-    }
-}
-
-impl Default for Limit {
-    fn default() -> Self {
-        Self::Budget(Nanos::from_millis(1))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use xsched_core::{Limit, Marker, Nanos, Progress, Window};
+use xsched_core::{Level, Limit, Marker, Nanos, Progress, Window};
 
 /// A device that executes commands of a given length in order and reports markers.
 #[derive(Default)]
@@ -118,7 +118,7 @@ proptest! {
     #[test]
     fn the_device_never_waits_for_us_once_the_length_is_known(length_us in 20_u64..400) {
         let length = Nanos::from_micros(length_us);
-        let (_, device) = drive(Limit::default(), &vec![length; 1_000], |_, _, _| {});
+        let (_, device) = drive(Limit::suited_to(Level::Block), &vec![length; 1_000], |_, _, _| {});
         let ideal = Nanos(length.0 * 1_000);
         prop_assert!(
             device.busy_until.0 <= ideal.0 + ideal.0 / 50,
@@ -130,7 +130,7 @@ proptest! {
 #[test]
 fn short_commands_fill_the_budget_instead_of_a_fixed_count() {
     let mut most = 0;
-    drive(Limit::default(), &vec![Nanos(2_000); 5_000], |window, _, _| {
+    drive(Limit::suited_to(Level::Block), &vec![Nanos(2_000); 5_000], |window, _, _| {
         most = most.max(window.in_flight().commands);
     });
     assert!(most > 100, "only {most} commands of 2 us in flight with a budget of 1 ms");
@@ -138,7 +138,7 @@ fn short_commands_fill_the_budget_instead_of_a_fixed_count() {
 
 #[test]
 fn time_spent_suspended_is_not_taken_for_work() {
-    let (mut window, _) = drive(Limit::default(), &vec![Nanos(50_000); 100], |_, _, _| {});
+    let (mut window, _) = drive(Limit::suited_to(Level::Block), &vec![Nanos(50_000); 100], |_, _, _| {});
     let before = window.estimate().unwrap();
     let place = window.reserve().unwrap();
     window.launched(place, || Nanos::from_secs(1));

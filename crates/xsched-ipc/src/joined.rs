@@ -101,7 +101,7 @@ impl JoinedQueue {
 
     /// Limits what is in flight while the scheduler asks for little of it.
     pub fn set_paced_limit(&self, limit: Limit) {
-        self.lane().set_limit(limit);
+        self.lane().set_limit(Some(limit));
         self.show_settings();
     }
 
@@ -122,7 +122,7 @@ impl JoinedQueue {
             self.lane().set_level(level.to_string().parse::<LevelRequest>()?)?;
         }
         if let Some(limit) = limit {
-            self.lane().set_limit(limit);
+            self.lane().set_limit(Some(limit));
         }
         self.show_settings();
         Ok(())

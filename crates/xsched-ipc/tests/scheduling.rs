@@ -79,6 +79,8 @@ fn an_important_program_stops_the_others_for_as_long_as_it_is_busy() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
     eventually("both are known", || high.order() == Order::Watched && low.order() == Order::Paced);
+    // Somebody without work is told too, but need not be stopped.
+    low.launch(Duration::from_millis(300));
     high.launch(Duration::from_millis(50));
     eventually("the other was stopped", || low.order() == Order::Hold && low.queue.lane().is_preempted());
     high.synchronize();
@@ -245,6 +247,8 @@ fn a_program_that_is_gone_leaves_its_place_to_others() {
 fn a_paced_program_keeps_the_device_busy_and_little_in_flight() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (_high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
+    // At level 1 whoever takes the place waits for what is in flight.
+    low.queue.lane().set_level(LevelRequest::Exactly(Level::Block)).unwrap();
     eventually("both are known", || low.order() == Order::Paced);
     let most = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);

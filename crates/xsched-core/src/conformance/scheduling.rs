@@ -149,7 +149,7 @@ pub fn a_missing_level_is_an_error_that_says_what_there_is<S: Subject>(subject: 
 pub fn a_paced_queue_completes_everything<S: Subject>(subject: &S) {
     for limit in [Limit::Budget(Nanos::from_micros(500)), Limit::Count { threshold: 4, batch_size: 2 }] {
         let (queue, hw) = driven(subject, LevelRequest::Auto);
-        queue.lane().set_limit(limit);
+        queue.lane().set_limit(Some(limit));
         queue.lane().gate().give(Order::Paced);
         std::thread::scope(|threads| {
             for _ in 0..2 {
