@@ -1,41 +1,90 @@
-//! How a hook is written.
+//! How hooks are written, and the vendor's functions that we call ourselves.
 
 /// Exports hooks: functions with the names and types of the vendor's, that call the vendor's.
 ///
 /// ```text
 /// hooks! {
+///     names begin with "xsim_";
 ///     unless found answer vendor::UNKNOWN;
 ///     fn xsim_launch(queue: Queue, length_ns: u64) -> Code = launch;
 /// }
 /// ```
-/// Each hands the call to a function of this crate, here `launch(real, queue, length_ns)`, where `real()` calls the
-/// vendor's function with the same arguments, to be called exactly once. What the vendor's library calls among its own
-/// functions, and what is called from within a hook, goes straight through.
+/// Each hands the call to a function or closure of this crate, here `launch(real, queue, length_ns)`, where `real()`
+/// calls the vendor's function with the same arguments, to be called exactly once. What the vendor's library calls
+/// among its own functions, and what is called from within a hook, goes straight through.
+///
+/// Makes `LIBRARY` of them, for the loader's look-up function, and for [`functions`].
 macro_rules! hooks {
     (
+        names begin with $prefix:literal;
         unless found answer $missing:expr;
-        $( $(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) -> $answer:ty = $around:path; )*
-    ) => { $(
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// As the vendor's function of this name demands.
-        #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C" fn $name($($argument: $kind),*) -> $answer {
-            static REAL: ::xsched_interpose::Real<unsafe extern "C" fn($($kind),*) -> $answer> =
-                ::xsched_interpose::Real::new(crate::hooks::c_name(concat!(stringify!($name), "\0")));
-            // SAFETY: the list gives it the type that the vendor's header gives it.
-            let Some(real) = (unsafe { REAL.get() }) else { return $missing };
-            // SAFETY: the caller vouches for the arguments, which are passed on as they are.
-            let real = || unsafe { real($($argument),*) };
-            match ::xsched_interpose::Outermost::enter() {
-                Some(_outermost) => $around(real, $($argument),*),
-                None => real(),
+        $( $(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) -> $answer:ty = $around:expr; )*
+    ) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// As the vendor's function of this name demands.
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $name($($argument: $kind),*) -> $answer {
+                // SAFETY: the list gives it the type that the vendor's header gives it. What comes to be stored in its
+                // place is what the loader, or the vendor's own look-up, has for this name.
+                let Some(real) = (unsafe { real::$name.get(crate::loader::next) }) else { return $missing };
+                // SAFETY: the caller vouches for the arguments, which are passed on as they are.
+                let real = || unsafe { real($($argument),*) };
+                match ::xsched_interpose::Outermost::enter() {
+                    Some(_outermost) => {
+                        #[allow(clippy::redundant_closure_call, reason = "a hook may be a closure over the arguments")]
+                        ($around)(real, $($argument),*)
+                    }
+                    None => real(),
+                }
             }
+        )*
+
+        /// Where the vendor's functions are kept.
+        #[allow(non_upper_case_globals, reason = "the vendor's names")]
+        mod real {
+            use super::*;
+            $(
+                pub(super) static $name: ::xsched_interpose::Real<unsafe extern "C" fn($($kind),*) -> $answer> =
+                    ::xsched_interpose::Real::new(crate::hooks::c_name(concat!(stringify!($name), "\0")));
+            )*
         }
-    )* };
+
+        /// The vendor's library.
+        pub(crate) static LIBRARY: crate::loader::Library = crate::loader::Library::new($prefix, &[ $(
+            crate::loader::Hook {
+                name: crate::hooks::c_name(concat!(stringify!($name), "\0")),
+                ours: $name as *const ::std::ffi::c_void,
+                real: real::$name.place(),
+            }
+        ),* ]);
+    };
 }
 pub(crate) use hooks;
+
+/// Names functions of the vendor's that we call ourselves.
+///
+/// ```text
+/// functions! {
+///     of super::LIBRARY;
+///     fn xsim_queue_mark(Queue, *mut u64) -> Code = MARK;
+/// }
+/// ```
+macro_rules! functions {
+    (
+        of $library:path;
+        $( fn $name:ident($($kind:ty),*) -> $answer:ty = $ours:ident; )*
+    ) => { $(
+        pub(crate) static $ours: crate::loader::Function<unsafe extern "C" fn($($kind),*) -> $answer> =
+            // SAFETY: the list gives it the type that the vendor's header gives it.
+            unsafe {
+                crate::loader::Function::new(&$library, crate::hooks::c_name(concat!(stringify!($name), "\0")))
+            };
+    )* };
+}
+pub(crate) use functions;
 
 /// A name that ends with a zero byte, as C has it. For constants: a name that does not stops the compiler.
 pub(crate) const fn c_name(name: &'static str) -> &'static std::ffi::CStr {

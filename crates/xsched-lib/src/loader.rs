@@ -14,6 +14,11 @@ use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use xsched_interpose::Real;
+
+/// The libraries that we stand in front of.
+static LIBRARIES: [&Library; 2] = [&crate::cuda::LIBRARY, &crate::xsim::LIBRARY];
+
 /// One function that we stand in front of.
 pub(crate) struct Hook {
     pub(crate) name: &'static CStr,
@@ -33,6 +38,79 @@ impl Hook {
             self.real.store(real, Ordering::Release);
         }
         self.ours.cast_mut()
+    }
+}
+
+/// A vendor's library: what we stand in front of, and the copy of it that the program uses.
+pub(crate) struct Library {
+    prefix: &'static str,
+    hooks: &'static [Hook],
+    copy: AtomicPtr<c_void>,
+}
+
+impl Library {
+    /// `prefix` is what the names of all its functions begin with.
+    pub(crate) const fn new(prefix: &'static str, hooks: &'static [Hook]) -> Self {
+        Self { prefix, hooks, copy: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// All hooks.
+    pub(crate) fn hooks(&self) -> &'static [Hook] {
+        self.hooks
+    }
+
+    /// The hook for a name as `dlsym` is asked for it.
+    fn hook(&self, name: &CStr) -> Option<&'static Hook> {
+        let ours = name.to_bytes().starts_with(self.prefix.as_bytes());
+        ours.then(|| self.hooks.iter().find(|hook| hook.name == name)).flatten()
+    }
+
+    /// The handle of the copy that the program uses: the one its functions came from. We never open one by name.
+    fn copy(&self) -> *mut c_void {
+        let known = self.copy.load(Ordering::Acquire);
+        if !known.is_null() {
+            return known;
+        }
+        let mut functions = self.hooks.iter().map(|hook| hook.real.load(Ordering::Acquire).cast_const());
+        let Some(function) = functions.find(|function| !function.is_null()) else { return known };
+        // SAFETY: all zero is a valid value of this plain struct of addresses.
+        let mut whose: libc::Dl_info = unsafe { std::mem::zeroed() };
+        // SAFETY: the place is large enough; the address may be any.
+        if unsafe { libc::dladdr(function, &raw mut whose) } == 0 || whose.dli_fname.is_null() {
+            return known;
+        }
+        // SAFETY: `dli_fname` is the C string the loader keeps for a library that is loaded; nothing new is loaded.
+        let handle = unsafe { libc::dlopen(whose.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        self.copy.store(handle, Ordering::Release);
+        handle
+    }
+}
+
+/// A function of the vendor's that we call ourselves, looked up in the copy the program uses: handles are worth nothing
+/// in another.
+pub(crate) struct Function<F> {
+    library: &'static Library,
+    real: Real<F>,
+}
+
+impl<F: Copy> Function<F> {
+    /// The function of this name.
+    ///
+    /// # Safety
+    /// `F` is the type the vendor gave it.
+    pub(crate) const unsafe fn new(library: &'static Library, name: &'static CStr) -> Self {
+        Self { library, real: Real::new(name) }
+    }
+
+    /// The function; none before the library is known, or if it lacks it.
+    pub(crate) fn get(&self) -> Option<F> {
+        let look_up = |name: &CStr| match self.library.copy() {
+            copy if copy.is_null() => copy,
+            // SAFETY: the handle is one the loader gave us and that is never closed; the name is a C string.
+            copy => unsafe { real_dlsym()(copy, name.as_ptr()) },
+        };
+        // SAFETY: whoever made this vouched for the type. The loader answers with the function of the name, or null.
+        unsafe { self.real.get(look_up) }
     }
 }
 
@@ -75,10 +153,18 @@ unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> *mut c_
     }
     // SAFETY: whoever looks a name up passes a C string, or null, which was ruled out.
     let wanted = unsafe { CStr::from_ptr(name) };
-    let Some(hook) = crate::cuda::hook(wanted) else { return std::ptr::null_mut() };
+    let Some(hook) = LIBRARIES.iter().find_map(|library| library.hook(wanted)) else {
+        return std::ptr::null_mut();
+    };
     // SAFETY: these are the caller's own arguments.
     let found = unsafe { real(handle, name) };
     if found.is_null() { found } else { hook.put_before(found) }
+}
+
+/// The function of this name in the libraries that come after ours, for programs that are linked to one of them.
+pub(crate) fn next(name: &'static CStr) -> *mut c_void {
+    // SAFETY: the name is a C string.
+    unsafe { real_dlsym()(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
 /// The loader's own function. Found by its version, for by name alone we would find ourselves.

@@ -128,7 +128,18 @@ fn a_program_that_closes_our_descriptor_hears_nothing_of_us() {
 #[test]
 fn a_library_the_program_opens_itself_works_the_same() {
     let stage = Stage::with_service();
-    assert_same(&stage, &["opened", &stage.library("libxsim.so")]);
+    let library = stage.library("libxsim.so");
+    let said = assert_same(&stage, &["opened", &library]);
+    assert_eq!(said, "0 0 0 0 0 0 0 0 0 0 0 0 0\n", "open, create, ten launches, synchronize");
+    let mut program = stage.run(&["--name", "opener"], &["opened", &library]);
+    let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let _output = wait_for_line(&mut program, said.trim_end());
+    eventually("it is scheduled", || task(&stage.status().tasks, "opener").is_some());
+    let status = stage.status();
+    let task = task(&status.tasks, "opener").unwrap();
+    assert_eq!((task.pid, task.queues), (program.id(), 1));
+    program.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert_eq!(program.wait().unwrap().code(), Some(4));
 }
 
 #[test]

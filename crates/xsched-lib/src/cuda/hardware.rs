@@ -13,7 +13,8 @@ use xsched_core::{
 use xsched_interpose::Lease;
 
 use super::rm;
-use super::vendor::{self, Code, Context, Driver, Event, Stream};
+use super::vendor::{self, Code, Context, Event, Stream};
+use crate::loader::Function;
 use crate::station::Leased;
 
 /// How long to wait before asking an event again.
@@ -88,7 +89,7 @@ impl CudaStream {
     fn with<F: Copy, R>(
         &self,
         what: &'static str,
-        function: &Driver<F>,
+        function: &Function<F>,
         work: impl FnOnce(F, Stream) -> Result<R, Code>,
     ) -> Result<R, HalError> {
         let needed = function.get().zip(vendor::CTX_PUSH.get()).zip(vendor::CTX_POP.get());

@@ -8,11 +8,11 @@ mod rm;
 mod vendor;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 
-use xsched_interpose::{Outermost, forward_once};
+use xsched_interpose::forward_once;
 
-use crate::hooks::c_name;
+use crate::hooks::hooks;
 use crate::loader::Hook;
 use crate::world::{World, world};
 use hardware::{CAPTURES, CudaStream};
@@ -22,102 +22,39 @@ use vendor::{Code, Context, LaunchConfig, Stream};
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
-macro_rules! driver_hooks {
-    ($( fn $name:ident($($argument:ident: $kind:ty),*) = $around:expr; )*) => {
-        $(
-            /// # Safety
-            /// As the driver's function of this name demands.
-            #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C" fn $name($($argument: $kind),*) -> Code {
-                let Some(real) = real::$name::get() else { return vendor::NOT_INITIALIZED };
-                // SAFETY: the caller vouches for the arguments, which are passed on as they are.
-                let real = || unsafe { real($($argument),*) };
-                match Outermost::enter() {
-                    Some(_outermost) => {
-                        #[allow(clippy::redundant_closure_call, reason = "each hook is a closure over the arguments")]
-                        ($around)(real, $($argument),*)
-                    }
-                    None => real(),
-                }
-            }
-        )*
+hooks! {
+    names begin with "cu";
+    unless found answer vendor::NOT_INITIALIZED;
 
-        /// Where the driver's functions are kept.
-        mod real {
-            use super::*;
-            $(
-                #[allow(non_snake_case, reason = "the driver's names")]
-                pub(super) mod $name {
-                    use super::*;
-                    pub(crate) type Function = unsafe extern "C" fn($($kind),*) -> Code;
-                    pub(crate) static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-                    pub(crate) const NAME: &CStr = c_name(concat!(stringify!($name), "\0"));
-
-                    pub(crate) fn get() -> Option<Function> {
-                        super::super::find_real(NAME, &REAL)
-                            // SAFETY: the list gives it the type that the driver's header gives it.
-                            .map(|found| unsafe { std::mem::transmute::<*mut c_void, Function>(found) })
-                    }
-                }
-            )*
-        }
-
-        static HOOKS: &[Hook] = &[ $( Hook { name: real::$name::NAME, ours: $name as *const c_void, real: &real::$name::REAL } ),* ];
-    };
-}
-
-driver_hooks! {
-    fn cuLaunchKernel(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void, extra: *mut c_void)
+    fn cuLaunchKernel(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void, extra: *mut c_void) -> Code
         = |real, _, _, _, _, _, _, _, _, stream, _, _| launch(real, stream, LEGACY);
-    fn cuLaunchKernel_ptsz(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void, extra: *mut c_void)
+    fn cuLaunchKernel_ptsz(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void, extra: *mut c_void) -> Code
         = |real, _, _, _, _, _, _, _, _, stream, _, _| launch(real, stream, PER_THREAD);
-    fn cuLaunchKernelEx(config: *const LaunchConfig, f: *mut c_void, parameters: *mut c_void, extra: *mut c_void)
+    fn cuLaunchKernelEx(config: *const LaunchConfig, f: *mut c_void, parameters: *mut c_void, extra: *mut c_void) -> Code
         = |real, config, _, _, _| launch(real, stream_of(config), LEGACY);
-    fn cuLaunchKernelEx_ptsz(config: *const LaunchConfig, f: *mut c_void, parameters: *mut c_void, extra: *mut c_void)
+    fn cuLaunchKernelEx_ptsz(config: *const LaunchConfig, f: *mut c_void, parameters: *mut c_void, extra: *mut c_void) -> Code
         = |real, config, _, _, _| launch(real, stream_of(config), PER_THREAD);
-    fn cuLaunchCooperativeKernel(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void)
+    fn cuLaunchCooperativeKernel(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void) -> Code
         = |real, _, _, _, _, _, _, _, _, stream, _| launch(real, stream, LEGACY);
-    fn cuLaunchCooperativeKernel_ptsz(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void)
+    fn cuLaunchCooperativeKernel_ptsz(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void) -> Code
         = |real, _, _, _, _, _, _, _, _, stream, _| launch(real, stream, PER_THREAD);
-    fn cuGraphLaunch(graph: *mut c_void, stream: Stream) = |real, _, stream| launch(real, stream, LEGACY);
-    fn cuGraphLaunch_ptsz(graph: *mut c_void, stream: Stream) = |real, _, stream| launch(real, stream, PER_THREAD);
-    fn cuStreamSynchronize(stream: Stream) = |real, stream| synchronize(real, stream, LEGACY);
-    fn cuStreamSynchronize_ptsz(stream: Stream) = |real, stream| synchronize(real, stream, PER_THREAD);
-    fn cuStreamDestroy_v2(stream: Stream) = destroy;
-    fn cuStreamBeginCapture_v2(stream: Stream, mode: c_int) = |real, _, _| begin_capture(real);
-    fn cuStreamBeginCapture_v2_ptsz(stream: Stream, mode: c_int) = |real, _, _| begin_capture(real);
-    fn cuStreamBeginCaptureToGraph(stream: Stream, graph: *mut c_void, dependencies: *const c_void, data: *const c_void, count: usize, mode: c_int)
+    fn cuGraphLaunch(graph: *mut c_void, stream: Stream) -> Code = |real, _, stream| launch(real, stream, LEGACY);
+    fn cuGraphLaunch_ptsz(graph: *mut c_void, stream: Stream) -> Code = |real, _, stream| launch(real, stream, PER_THREAD);
+    fn cuStreamSynchronize(stream: Stream) -> Code = |real, stream| synchronize(real, stream, LEGACY);
+    fn cuStreamSynchronize_ptsz(stream: Stream) -> Code = |real, stream| synchronize(real, stream, PER_THREAD);
+    fn cuStreamDestroy_v2(stream: Stream) -> Code = destroy;
+    fn cuStreamBeginCapture_v2(stream: Stream, mode: c_int) -> Code = |real, _, _| begin_capture(real);
+    fn cuStreamBeginCapture_v2_ptsz(stream: Stream, mode: c_int) -> Code = |real, _, _| begin_capture(real);
+    fn cuStreamBeginCaptureToGraph(stream: Stream, graph: *mut c_void, dependencies: *const c_void, data: *const c_void, count: usize, mode: c_int) -> Code
         = |real, _, _, _, _, _, _| begin_capture(real);
-    fn cuStreamBeginCaptureToGraph_ptsz(stream: Stream, graph: *mut c_void, dependencies: *const c_void, data: *const c_void, count: usize, mode: c_int)
+    fn cuStreamBeginCaptureToGraph_ptsz(stream: Stream, graph: *mut c_void, dependencies: *const c_void, data: *const c_void, count: usize, mode: c_int) -> Code
         = |real, _, _, _, _, _, _| begin_capture(real);
-    fn cuStreamEndCapture(stream: Stream, graph: *mut *mut c_void) = |real, _, _| end_capture(real);
-    fn cuStreamEndCapture_ptsz(stream: Stream, graph: *mut *mut c_void) = |real, _, _| end_capture(real);
-    fn cuGetProcAddress(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64)
+    fn cuStreamEndCapture(stream: Stream, graph: *mut *mut c_void) -> Code = |real, _, _| end_capture(real);
+    fn cuStreamEndCapture_ptsz(stream: Stream, graph: *mut *mut c_void) -> Code = |real, _, _| end_capture(real);
+    fn cuGetProcAddress(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64) -> Code
         = answer_with_hook;
-    fn cuGetProcAddress_v2(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int)
+    fn cuGetProcAddress_v2(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int) -> Code
         = |real, symbol, found, version, flags, _| answer_with_hook(real, symbol, found, version, flags);
-}
-
-/// The hook for a name as `dlsym` is asked for it.
-pub(crate) fn hook(name: &CStr) -> Option<&'static Hook> {
-    name.to_bytes().starts_with(b"cu").then(|| HOOKS.iter().find(|hook| hook.name == name)).flatten()
-}
-
-/// A function of the driver's, whichever is known.
-fn any_real() -> Option<*const c_void> {
-    let mut known = HOOKS.iter().map(|hook| hook.real.load(Ordering::Acquire).cast_const());
-    known.find(|real| !real.is_null())
-}
-
-/// The driver's function: as it was told to us, or as the loader finds it for programs that are linked to the driver.
-fn find_real(name: &'static CStr, place: &'static AtomicPtr<c_void>) -> Option<*mut c_void> {
-    let mut found = place.load(Ordering::Acquire);
-    if found.is_null() {
-        // SAFETY: the name is a C string.
-        found = unsafe { crate::loader::real_dlsym()(libc::RTLD_NEXT, name.as_ptr()) };
-        place.store(found, Ordering::Release);
-    }
-    (!found.is_null()).then_some(found)
 }
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -163,8 +100,9 @@ fn hook_for(name: &CStr, version: c_int, flags: u64) -> Option<&'static Hook> {
             .is_ok_and(|own| own.strip_suffix(suffix) == Some(form) || (suffix.is_empty() && own == form))
     };
     let per_thread = flags & PER_THREAD_FUNCTIONS != 0;
-    let by_thread = per_thread.then(|| HOOKS.iter().find(|hook| is(hook, "_ptsz"))).flatten();
-    by_thread.or_else(|| HOOKS.iter().find(|hook| is(hook, "")))
+    let hooks = LIBRARY.hooks();
+    let by_thread = per_thread.then(|| hooks.iter().find(|hook| is(hook, "_ptsz"))).flatten();
+    by_thread.or_else(|| hooks.iter().find(|hook| is(hook, "")))
 }
 
 fn stream_of(config: *const LaunchConfig) -> Stream {

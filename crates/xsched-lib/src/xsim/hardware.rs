@@ -7,9 +7,10 @@ use std::time::Duration;
 use xsched_core::{
     Capabilities, DeviceId, HalError, HwQueue, Level, LevelCost, LevelRequest, Marker, Nanos, Progress,
 };
-use xsched_interpose::{Lease, Real};
+use xsched_interpose::Lease;
 
 use super::vendor::{self, Code, Queue};
+use crate::loader::Function;
 use crate::station::Leased;
 
 /// How long the vendor's handle is used without a pause: who destroys the queue waits no longer.
@@ -67,14 +68,13 @@ impl XsimQueue {
     fn call<F: Copy>(
         &self,
         what: &'static str,
-        real: &Real<F>,
+        function: &Function<F>,
         work: impl FnOnce(F, Queue) -> Code,
     ) -> Result<Code, HalError> {
         let failed =
             |why: String| HalError::Driver { device: self.capabilities.device().to_owned(), what, why };
-        // SAFETY: `vendor` gives each function the type that `xsim.h` gives it.
-        let real = unsafe { real.get() }.ok_or_else(|| failed("the library lacks it".to_owned()))?;
-        match self.lease.with(|Handle(queue)| work(real, queue)) {
+        let function = function.get().ok_or_else(|| failed("the library lacks it".to_owned()))?;
+        match self.lease.with(|Handle(queue)| work(function, queue)) {
             None => Err(failed("the queue was destroyed".to_owned())),
             Some(code @ (vendor::SUCCESS | vendor::NOT_READY)) => Ok(code),
             Some(code) => Err(failed(format!("error {code}"))),

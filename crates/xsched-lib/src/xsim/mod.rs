@@ -11,6 +11,7 @@ use hardware::XsimQueue;
 use vendor::{Code, Device, Queue};
 
 hooks! {
+    names begin with "xsim_";
     unless found answer vendor::UNKNOWN;
 
     /// Every new queue is put under control.

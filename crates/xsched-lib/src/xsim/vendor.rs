@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use xsched_interpose::Real;
+use crate::hooks::functions;
 
 /// `xsim_result`.
 pub(crate) type Code = i32;
@@ -15,15 +15,15 @@ pub(crate) const SUCCESS: Code = 0;
 pub(crate) const NOT_READY: Code = 2;
 pub(crate) const UNKNOWN: Code = 999;
 
-type Ask = unsafe extern "C" fn(Queue, *mut u64) -> Code;
-type Act = unsafe extern "C" fn(Queue) -> Code;
+functions! {
+    of super::LIBRARY;
 
-pub(crate) static DEVICE: Real<Ask> = Real::new(c"xsim_queue_device");
-pub(crate) static LEVELS: Real<Ask> = Real::new(c"xsim_queue_levels");
-pub(crate) static MARK: Real<Ask> = Real::new(c"xsim_queue_mark");
-pub(crate) static PROGRESS: Real<unsafe extern "C" fn(Queue, *mut u64, *mut u64) -> Code> =
-    Real::new(c"xsim_queue_progress");
-pub(crate) static WAIT: Real<unsafe extern "C" fn(Queue, u64, u64) -> Code> = Real::new(c"xsim_queue_wait");
-pub(crate) static SYNCHRONIZE: Real<Act> = Real::new(c"xsim_synchronize");
-pub(crate) static PREEMPT: Real<unsafe extern "C" fn(Queue, u32) -> Code> = Real::new(c"xsim_queue_preempt");
-pub(crate) static RESTORE: Real<Act> = Real::new(c"xsim_queue_restore");
+    fn xsim_queue_device(Queue, *mut u64) -> Code = DEVICE;
+    fn xsim_queue_levels(Queue, *mut u64) -> Code = LEVELS;
+    fn xsim_queue_mark(Queue, *mut u64) -> Code = MARK;
+    fn xsim_queue_progress(Queue, *mut u64, *mut u64) -> Code = PROGRESS;
+    fn xsim_queue_wait(Queue, u64, u64) -> Code = WAIT;
+    fn xsim_synchronize(Queue) -> Code = SYNCHRONIZE;
+    fn xsim_queue_preempt(Queue, u32) -> Code = PREEMPT;
+    fn xsim_queue_restore(Queue) -> Code = RESTORE;
+}

@@ -14,7 +14,8 @@ int main(int argc, char **argv) {
     int (*launch)(void *, uint64_t) = (int (*)(void *, uint64_t))dlsym(library, "xsim_launch");
     int (*synchronize)(void *) = (int (*)(void *))dlsym(library, "xsim_synchronize");
     void *device, *queue;
-    printf("%d %d", open_device(NULL, &device), create(device, &queue));
+    printf("%d", open_device(NULL, &device));
+    printf(" %d", create(device, &queue));
     for (int n = 0; n < 10; n++) printf(" %d", launch(queue, 100000));
     printf(" %d\n", synchronize(queue));
     fflush(stdout);

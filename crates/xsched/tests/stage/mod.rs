@@ -48,8 +48,8 @@ fn programs() -> &'static Path {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
         std::fs::create_dir_all(&programs).unwrap();
-        let names = [("work", true), ("family", true), ("guest", true), ("events", true), ("opened", false)];
-        for (name, linked) in names {
+        let linked = ["work", "family", "guest", "events", "requests"].map(|name| (name, true));
+        for (name, linked) in linked.into_iter().chain([("opened", false)]) {
             let draft = programs.join(format!("{name}.{}", std::process::id()));
             let mut compile = compiler();
             compile.arg("-o").arg(&draft).arg(source(name));
