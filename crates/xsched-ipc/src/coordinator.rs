@@ -12,17 +12,18 @@
 //! written unless their orders change, and nothing is allocated while nobody comes or goes.
 
 mod account;
+mod events;
 mod program;
 mod report;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use xsched_core::{Hints, Nanos, Order, Process, ProcessId, QueueId, Task, TaskId, TaskTable};
+use xsched_core::{Hints, Nanos, Order, Process, ProcessId, QueueId, Task, TaskTable};
 use xsched_policy::{Decision, Grant, Params, PolicyInfo, Scheduler, TaskView};
 
 use self::account::Account;
-use self::program::Program;
+use self::program::{Program, Queue};
 use crate::page::Page;
 use crate::protocol::{Event, TaskState, What};
 
@@ -41,9 +42,6 @@ pub const QUEUES_PER_USER: usize = 8_192;
 /// How many queues of one program can have wishes of their own.
 pub const OWN_TASKS_PER_PROGRAM: usize = 64;
 
-/// Events kept for whoever traces until they are taken; those beyond are lost, and counted.
-const EVENTS_KEPT: usize = 4_096;
-
 /// Everything a scheduler knows and does.
 pub struct Coordinator {
     scheduler: Scheduler,
@@ -59,6 +57,8 @@ pub struct Coordinator {
     /// How many queues each user has.
     users: HashMap<u32, usize>,
     last_round: Nanos,
+    /// When everybody was last looked at.
+    last_look: Nanos,
     last_beat: Nanos,
     views: Vec<TaskView>,
     decision: Decision,
@@ -86,6 +86,7 @@ impl Coordinator {
             suspended: Vec::new(),
             users: HashMap::new(),
             last_round: Nanos::ZERO,
+            last_look: Nanos::ZERO,
             last_beat: Nanos::ZERO,
             views: Vec::new(),
             decision: Decision::default(),
@@ -115,10 +116,13 @@ impl Coordinator {
     /// A program is gone. Its place is given to others in the next round.
     pub fn remove_client(&mut self, id: ClientId) {
         let Some(place) = self.place_of(id) else { return };
-        let program = self.programs.remove(place);
+        let mut program = self.programs.remove(place);
         let process = program.process.id;
-        for queue in &program.queues {
-            self.forget_queue(program.user, queue_id(id, queue.slot), queue.launches(), Nanos::now());
+        for mut queue in program.queues.drain(..) {
+            if let Some(slot) = program.page.slot(queue.slot) {
+                queue.count(slot);
+            }
+            self.forget_queue(program.user, queue_id(id, queue.slot), &queue, Nanos::now());
         }
         if !self.programs.iter().any(|other| other.process.id == process) {
             self.suspended.retain(|other| *other != process);
@@ -159,7 +163,12 @@ impl Coordinator {
             return false;
         }
         self.out_of_line = true;
-        self.table.give_own_hints(queue, hints, now).is_some()
+        let before = self.task_for_events(queue);
+        let given = self.table.give_own_hints(queue, hints, now).is_some();
+        if let Some(before) = before {
+            self.note_move(queue, &before, now);
+        }
+        given
     }
 
     /// The hints of a queue, its own or its program's.
@@ -235,6 +244,7 @@ impl Coordinator {
         for place in 0..self.programs.len() {
             self.look_at_place(place, now);
         }
+        self.last_look = now;
         self.round(now)
     }
 
@@ -259,7 +269,7 @@ impl Coordinator {
             self.last_beat = now;
         }
         let beat = somebody_is_held.then(|| self.last_beat + BEAT);
-        [self.decision.next_look(), beat].into_iter().flatten().min()
+        [self.decision.next_look(), beat, self.launches_due()].into_iter().flatten().min()
     }
 
     /// Lets everybody go: the scheduler is about to end.
@@ -360,7 +370,7 @@ impl Coordinator {
                 && let Some(events) = &mut self.events
             {
                 let what = if was_held { What::Run } else { What::Hold };
-                note(events, &mut self.events_lost, now, view, what);
+                events::note(events, &mut self.events_lost, now, view, what);
             }
         }
         changed
@@ -386,17 +396,15 @@ impl Coordinator {
     }
 
     /// A queue is gone, and its task with it if it was the last.
-    fn forget_queue(&mut self, user: u32, queue: QueueId, launches: u64, now: Nanos) {
-        let place = self.table.position_of(queue);
-        let task = place.map(|place| self.table.tasks()[place].clone());
-        self.table.remove_queue(queue);
-        if let Some(task) = task {
-            if let Some(account) = self.accounts.iter_mut().find(|account| account.task == task.id) {
-                account.launches = account.launches.saturating_add(launches);
-            }
-            if place.and_then(|place| self.table.tasks().get(place)).is_none_or(|other| other.id != task.id) {
-                self.note(now, &task, What::Gone);
-            }
+    fn forget_queue(&mut self, user: u32, id: QueueId, gone: &Queue, now: Nanos) {
+        let task = self.table.task_of(id);
+        if let Some(account) = self.accounts.iter_mut().find(|account| Some(account.task) == task) {
+            account.launches = account.launches.saturating_add(gone.launches());
+        }
+        let before = self.task_for_events(id);
+        self.table.remove_queue(id);
+        if let Some(before) = before {
+            self.note_leave(id, gone, &before, now);
         }
         if let Some(count) = self.users.get_mut(&user) {
             *count -= 1;
@@ -404,88 +412,6 @@ impl Coordinator {
                 self.users.remove(&user);
             }
         }
-    }
-
-    /// Whether events are kept for [`Coordinator::take_events`].
-    pub fn set_tracing(&mut self, tracing: bool) {
-        if tracing != self.events.is_some() {
-            self.events = tracing.then(|| Vec::with_capacity(EVENTS_KEPT));
-        }
-    }
-
-    /// Whether events are kept.
-    #[must_use]
-    pub fn is_tracing(&self) -> bool {
-        self.events.is_some()
-    }
-
-    /// Moves the events since the last call to the end of `out`; a task that came has no name in them. Answers how
-    /// many were lost.
-    pub fn take_events(&mut self, out: &mut Vec<Event>) -> u64 {
-        if let Some(events) = &mut self.events {
-            out.append(events);
-        }
-        std::mem::take(&mut self.events_lost)
-    }
-
-    /// Notes that a round took so long.
-    pub fn note_round(&mut self, now: Nanos, took: Nanos) {
-        self.note(now, &Nobody, What::Round(took.0));
-    }
-
-    /// Notes that the policy was changed.
-    pub fn note_policy(&mut self, now: Nanos) {
-        let name = self.policy().name.to_owned();
-        self.note(now, &Nobody, What::Policy(name));
-    }
-
-    fn note_task(&mut self, task: TaskId, now: Nanos, what: impl FnOnce() -> What) {
-        if self.events.is_some()
-            && let Some(task) = self.table.tasks().iter().find(|other| other.id == task).cloned()
-        {
-            self.note(now, &task, what());
-        }
-    }
-
-    fn note(&mut self, now: Nanos, whom: &impl Whom, what: What) {
-        if let Some(events) = &mut self.events {
-            note(events, &mut self.events_lost, now, whom, what);
-        }
-    }
-}
-
-/// Whom an event concerns: task, process, device.
-trait Whom {
-    fn whom(&self) -> (u64, u32, u64);
-}
-
-impl Whom for TaskView {
-    fn whom(&self) -> (u64, u32, u64) {
-        (self.id.0, self.process.0, self.device.0)
-    }
-}
-
-impl Whom for Task {
-    fn whom(&self) -> (u64, u32, u64) {
-        (self.id.0, self.process.id.0, self.device.0)
-    }
-}
-
-/// The scheduler itself.
-struct Nobody;
-
-impl Whom for Nobody {
-    fn whom(&self) -> (u64, u32, u64) {
-        (0, 0, 0)
-    }
-}
-
-fn note(events: &mut Vec<Event>, lost: &mut u64, now: Nanos, whom: &impl Whom, what: What) {
-    if events.len() < EVENTS_KEPT {
-        let (task, pid, device) = whom.whom();
-        events.push(Event { at_ns: now.0, task, pid, device, what });
-    } else {
-        *lost += 1;
     }
 }
 

@@ -114,6 +114,13 @@ pub enum Request {
         /// To what.
         wishes: Wishes,
     },
+    /// Gives one queue wishes of its own, and with them a task of its own.
+    SetQueue {
+        /// The queue, by [`QueueStatus::handle`].
+        queue: u64,
+        /// To what.
+        wishes: Wishes,
+    },
     /// Holds all of a program's launches until it is resumed.
     Suspend(Target),
     /// Takes that back.
@@ -328,6 +335,17 @@ pub enum What {
     Run,
     /// It is held.
     Hold,
+    /// One of its queues, by [`QueueStatus::handle`], has work.
+    QueueReady(u64),
+    /// One of its queues has no work any more.
+    QueueIdle(u64),
+    /// One of its queues was seen to have launched. Alone on its device a task is not counted.
+    Launched {
+        /// The queue, by [`QueueStatus::handle`].
+        queue: u64,
+        /// Launches since the last such event of this queue.
+        count: u64,
+    },
     /// The scheduler decided; it took so many nanoseconds.
     Round(u64),
     /// The policy was changed.

@@ -466,6 +466,20 @@ fn a_person_can_suspend_a_program_and_change_its_priority() {
 }
 
 #[test]
+fn a_queue_that_is_given_wishes_becomes_a_task_of_its_own() {
+    let served = Served::start();
+    let _program = served.program("10");
+    let queue = served.status().queues[0].handle;
+    assert_eq!(served.ask(&Request::SetQueue { queue, wishes: priority(-7) }), Reply::Done);
+    let tasks = served.status().tasks;
+    assert_eq!(tasks.iter().map(|task| (task.own, task.priority)).collect::<Vec<_>>(), [(true, -7)]);
+    let nowhere = Request::SetQueue { queue: queue + 1, wishes: priority(0) };
+    assert!(matches!(served.ask(&nowhere), Reply::Refused { .. }));
+    let too_much = Request::SetQueue { queue, wishes: priority(256) };
+    assert!(matches!(served.ask(&too_much), Reply::Refused { why } if why.contains("-256")));
+}
+
+#[test]
 fn another_user_neither_sees_nor_changes_what_is_not_theirs() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root can become another user");

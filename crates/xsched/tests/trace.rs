@@ -1,5 +1,7 @@
-//! `xsched trace` as its users run it, with a stand-in for the service.
+//! `xsched trace` as its users run it, with a stand-in for the service and with the service itself.
 
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,18 +12,27 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 use xsched_ipc::protocol::{Event, Reply, Request, Status, What};
+use xsched_ipc::socket::{Connection, Packet};
 
 #[path = "common/fake_service.rs"]
 mod fake_service;
 use fake_service::{FakeService, busy};
+#[path = "common/live.rs"]
+#[allow(dead_code, reason = "not every test that includes this file needs all of it")]
+mod live;
+use live::{Live, Program, until};
+
+/// The track of the stand-in's task.
+const TASK: &str = "task 1 on 0000:00:06.0";
 
 fn tracing() -> FakeService {
     FakeService::new(|request| match request {
         Request::Status => vec![Reply::Status(Status { now_ns: 1_000, ..busy() })],
         Request::Trace => {
             let event = |at_ns, what| Event { at_ns, task: 1, pid: 4711, device: 0x30, what };
+            let launched = What::Launched { queue: 0x1_0000_0000, count: 12 };
             let first = vec![event(2_000, What::Hold), event(2_500, What::Run)];
-            let second = vec![event(4_000, What::Idle)];
+            let second = vec![event(3_000, launched), event(4_000, What::Idle)];
             vec![
                 Reply::Done,
                 Reply::Events { events: first, lost: 0 },
@@ -46,14 +57,27 @@ fn count(trace: &Value, name: &str) -> usize {
     trace["traceEvents"].as_array().unwrap().iter().filter(|thing| thing["name"] == name).count()
 }
 
+/// Names of the slices in the track with this name, one after the other.
+fn slices(trace: &Value, name: &str) -> Vec<String> {
+    let things = trace["traceEvents"].as_array().unwrap();
+    let line = things.iter().find(|thing| thing["args"]["name"] == name);
+    let tid = &line.unwrap_or_else(|| panic!("no {name}: {trace:#}"))["tid"];
+    let slices = things.iter().filter(|thing| thing["ph"] == "X" && thing["tid"] == *tid);
+    slices.map(|slice| slice["name"].as_str().unwrap().to_owned()).collect()
+}
+
 #[test]
 fn a_while_is_recorded() {
     let service = tracing();
     let file = service.directory().join("trace.json");
-    let said = contains("3 events in ").and(contains("5 more were lost"));
-    trace(&service, &file).args(["--duration", "1ms"]).assert().success().stderr(said);
+    let said = contains("4 events in ").and(contains("5 more were lost"));
+    // Long enough for the stand-in to have sent all: it answers each connection on a thread of its own.
+    trace(&service, &file).args(["--duration", "500ms"]).assert().success().stderr(said);
     let trace = read(&file);
-    assert_eq!((count(&trace, "running"), count(&trace, "held"), count(&trace, "preempted")), (1, 1, 1));
+    assert_eq!(slices(&trace, TASK), ["running", "held"]);
+    assert_eq!(slices(&trace, "queue 0x100000000 of task 1"), ["runs", "waits"]);
+    assert_eq!(count(&trace, "preempted"), 1);
+    assert_eq!(count(&trace, "launches of queue 0x100000000 of task 1"), 1);
     assert_eq!(count(&trace, "5 events lost"), 1);
     assert_eq!(trace["otherData"]["events lost"], "5");
 }
@@ -79,7 +103,7 @@ fn an_interrupt_ends_the_recording_and_leaves_a_whole_file() {
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
         .unwrap();
     assert!(child.wait().unwrap().success());
-    assert_eq!(count(&read(&file), "held"), 1);
+    assert!(slices(&read(&file), TASK).contains(&"held".to_owned()));
 }
 
 #[test]
@@ -87,9 +111,9 @@ fn a_command_is_run_meanwhile_and_its_status_passed_on() {
     let service = tracing();
     let file = service.directory().join("trace.json");
     trace(&service, &file).arg("--").arg(cargo_bin!("xsched")).arg("--version").assert().success();
-    assert_eq!(count(&read(&file), "held"), 1);
+    assert!(slices(&read(&file), TASK).contains(&"held".to_owned()));
     trace(&service, &file).arg("--").arg(cargo_bin!("xsched")).arg("--nonsense").assert().code(2);
-    assert_eq!(count(&read(&file), "held"), 1);
+    assert!(slices(&read(&file), TASK).contains(&"held".to_owned()));
 }
 
 #[test]
@@ -119,7 +143,7 @@ fn who_ends_the_recording_ends_the_command() {
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)
         .unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
-    assert_eq!(count(&read(&file), "held"), 1);
+    assert!(slices(&read(&file), TASK).contains(&"held".to_owned()));
 }
 
 #[test]
@@ -148,4 +172,104 @@ fn what_cannot_be_done_is_told_before_anything_is_started() {
     alone.assert().failure().stderr(contains("no scheduler is running"));
     assert!(!file.exists(), "nothing to write");
     trace(&service, &file).args(["--duration", "soon"]).assert().code(2);
+}
+
+/// Listens to the service as the command does, so that a test knows what the command has been told.
+struct Listener {
+    connection: Connection,
+    /// Launches by queue.
+    launches: HashMap<u64, u64>,
+}
+
+impl Listener {
+    fn new(service: &Live) -> Self {
+        let connection = Connection::to(&service.socket()).unwrap();
+        connection.send(&Request::Trace, None, true).unwrap();
+        let listener = Self { connection, launches: HashMap::new() };
+        assert!(matches!(listener.next(), Reply::Done));
+        listener
+    }
+
+    fn next(&self) -> Reply {
+        match self.connection.receive(true).unwrap() {
+            Some(Packet::Message(reply, _)) => reply,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits for an event like this one. Launches on the way are added up.
+    fn hear(&mut self, mut wanted: impl FnMut(&What, &HashMap<u64, u64>) -> bool) {
+        let mut heard = false;
+        while !heard {
+            let Reply::Events { events, lost } = self.next() else { panic!("no events") };
+            assert_eq!(lost, 0);
+            for Event { what, .. } in events {
+                if let What::Launched { queue, count } = what {
+                    *self.launches.entry(queue).or_default() += count;
+                }
+                heard |= wanted(&what, &self.launches);
+            }
+        }
+    }
+}
+
+fn last_count(trace: &Value, counter: &str) -> Option<u64> {
+    let things = trace["traceEvents"].as_array().unwrap();
+    things.iter().rfind(|thing| thing["name"] == counter)?["args"]["launches"].as_u64()
+}
+
+#[test]
+fn launches_and_waits_of_each_queue_are_in_the_trace() {
+    let service = Live::new();
+    let program = Program::join(&service, "twofold");
+    let (low, high) = (program.queue(16), program.queue(16));
+    program.raise(high, 10);
+    let file = service.socket().with_file_name("trace.json");
+    let mut child = std::process::Command::new(cargo_bin!("xsched"))
+        .env("XSCHED_SOCKET", service.socket())
+        .arg("trace")
+        .arg("-o")
+        .arg(&file)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(said.next().unwrap().unwrap().contains("recording"));
+
+    let mut listener = Listener::new(&service);
+    program.busy(low);
+    let mut first = 0;
+    listener.hear(|what, _| match what {
+        What::QueueReady(queue) => {
+            first = *queue;
+            true
+        }
+        _ => false,
+    });
+    // These ring no bell.
+    for _ in 0..4 {
+        program.busy(low);
+    }
+    listener.hear(|_, launches| launches.get(&first) == Some(&5));
+    program.busy(high);
+    until("the other is held", || program.is_held(low));
+    program.idle(high);
+    until("the other goes on", || !program.is_held(low));
+    program.idle(low);
+    listener.hear(|what, _| *what == What::QueueIdle(first));
+    // Whoever answers has sent to everybody what it sent to us.
+    let asks = Connection::to(&service.socket()).unwrap();
+    asks.send(&Request::Status, None, true).unwrap();
+    asks.receive::<Reply>(true).unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
+        .unwrap();
+    assert!(child.wait().unwrap().success());
+
+    let trace = read(&file);
+    let (low, high) = (first, first + (high - low) as u64);
+    assert_eq!(slices(&trace, &format!("queue {low:#x} of task 1")), ["runs", "waits", "runs"]);
+    assert_eq!(slices(&trace, &format!("queue {high:#x} of task 2")), ["runs"]);
+    assert_eq!(last_count(&trace, &format!("launches of queue {low:#x} of task 1")), Some(5));
+    assert_eq!(last_count(&trace, &format!("launches of queue {high:#x} of task 2")), Some(1));
+    assert_eq!(count(&trace, "preempted"), 1);
 }

@@ -50,6 +50,9 @@ pub(super) struct Queue {
     /// Launches seen, and those of queues that had this slot before without our noticing.
     passes: u64,
     passes_before: u64,
+    /// How many of them whoever traces knows of, and since when.
+    pub(super) noted: u64,
+    pub(super) noted_at: Nanos,
 }
 
 impl Queue {
@@ -64,6 +67,8 @@ impl Queue {
             call_owed: false,
             passes: 0,
             passes_before: 0,
+            noted: 0,
+            noted_at: Nanos::ZERO,
         }
     }
 
@@ -248,7 +253,7 @@ impl Coordinator {
         }
         let (user, queue) = (program.user, queue_id(program.id, gone.slot));
         self.out_of_line = true;
-        self.forget_queue(user, queue, gone.launches(), now);
+        self.forget_queue(user, queue, &gone, now);
     }
 
     /// Takes note of one queue. Answers whether it waits for others.
@@ -258,7 +263,8 @@ impl Coordinator {
         queue.waits = slot.waits();
         let waits = queue.waits != Waits::NOBODY;
         let ready = slot.gate.is_ready();
-        if ready != queue.ready {
+        let edge = ready != queue.ready;
+        if edge {
             queue.ready = ready;
             program.to_be_called |= ready && std::mem::take(&mut queue.call_owed);
             let id = queue_id(program.id, queue.slot);
@@ -268,6 +274,10 @@ impl Coordinator {
             {
                 self.note_task(task, now, || if ready { What::Ready } else { What::Idle });
             }
+        }
+        if self.events.is_some() {
+            self.programs[place].queues[next].count(slot);
+            self.note_queue(place, next, edge, now);
         }
         waits
     }

@@ -21,6 +21,8 @@ impl Service {
             _ => return Err("a program that is scheduled cannot trace: use another connection".to_owned()),
         }
         self.coordinator.set_tracing(true);
+        // From now on everybody is looked at now and again: the round says when.
+        self.news = true;
         Ok(Reply::Done)
     }
 

@@ -5,7 +5,7 @@ use xsched_policy::{Params, PolicyInfo};
 
 use super::session::{Peer, Program, Role, Session};
 use super::{Service, process};
-use crate::coordinator::{ClientId, OWN_TASKS_PER_PROGRAM};
+use crate::coordinator::{ClientId, OWN_TASKS_PER_PROGRAM, QueueReport};
 use crate::metrics;
 use crate::page::Page;
 use crate::protocol::{PROTOCOL, Reply, Request, Settings, Target, Wishes};
@@ -47,6 +47,7 @@ impl Service {
             Request::Policy { name, timeslice_us, k } => {
                 self.policy(peer, name.as_deref(), timeslice_us, k, now)
             }
+            Request::SetQueue { queue, wishes } => self.set_queue(peer, queue, &wishes, now),
             Request::Configure { queue, settings } => self.configure(peer, queue, settings),
             Request::Focus(pid) => self.focus(peer, pid),
             Request::Stop => self.masters_only(peer, "end the scheduler").map(|()| {
@@ -168,6 +169,17 @@ impl Service {
 
     fn hint_queue(&mut self, place: usize, peer: Peer, slot: usize, wishes: &Wishes, now: Nanos) -> Answer {
         let client = self.joined(place)?;
+        self.give_queue_wishes(peer, client, slot, wishes, now)
+    }
+
+    fn give_queue_wishes(
+        &mut self,
+        peer: Peer,
+        client: ClientId,
+        slot: usize,
+        wishes: &Wishes,
+        now: Nanos,
+    ) -> Answer {
         self.coordinator.look_at(client, now);
         let no_queue = || format!("there is no queue in slot {slot}");
         let had = self.coordinator.queue_hints(client, slot).ok_or_else(no_queue)?;
@@ -276,6 +288,21 @@ impl Service {
         allowed(settings.level, 1..=3, "level")?;
         allowed(settings.threshold, 1..=i64::from(u32::MAX), "threshold")?;
         allowed(settings.batch_size, 1..=i64::from(u32::MAX), "batch size")?;
+        let (place, queue) = self.queue_to_change(peer, queue)?;
+        if self.reply_with(place, &Reply::Configure { slot: queue.slot, settings }, None) {
+            Ok(Reply::Done)
+        } else {
+            Err(format!("{} does not read what it is sent", queue.process))
+        }
+    }
+
+    fn set_queue(&mut self, peer: Peer, queue: u64, wishes: &Wishes, now: Nanos) -> Answer {
+        let (_, queue) = self.queue_to_change(peer, queue)?;
+        self.give_queue_wishes(peer, queue.client, queue.slot, wishes, now)
+    }
+
+    /// A queue that the peer may change, and the place of its program's session.
+    fn queue_to_change(&self, peer: Peer, queue: u64) -> Result<(usize, QueueReport), String> {
         let queue = self.coordinator.report_queues().find(|report| report.queue.0 == queue);
         let Some(queue) = queue else { return Err("there is no such queue".to_owned()) };
         let owner = self
@@ -286,11 +313,7 @@ impl Service {
         if owner.peer.uid != peer.uid {
             self.masters_only(peer, "change another user's queue")?;
         }
-        if self.reply_with(place, &Reply::Configure { slot: queue.slot, settings }, None) {
-            Ok(Reply::Done)
-        } else {
-            Err(format!("{} does not read what it is sent", queue.process))
-        }
+        Ok((place, queue))
     }
 
     fn focus(&mut self, peer: Peer, pid: Option<u32>) -> Answer {

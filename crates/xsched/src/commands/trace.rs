@@ -24,8 +24,11 @@ use crate::trace::Converter;
 /// Record what the scheduler does, for Perfetto to show.
 ///
 /// Every program has its tasks as tracks, with slices while they run and while they are held, and a mark where they
-/// were preempted; the scheduler has its rounds, and for each device the numbers of tasks that run and are held. Open the
-/// file at <https://ui.perfetto.dev>.
+/// were preempted. Below them are its queues, with slices while they run and while they wait, and the number of launches
+/// of each, looked at every 10 ms or more often. The scheduler has its rounds, and for each device the numbers of tasks
+/// that run and are held. Open the file at <https://ui.perfetto.dev>.
+///
+/// Launches of a program that is alone on its device are not counted: it is free, and nobody stands at the gate.
 ///
 /// With a command, records while it runs, and ends with its exit status. Without, until Ctrl-C or for --duration.
 #[derive(clap::Args)]

@@ -208,10 +208,13 @@ fn hint(service: &Path, body: &[u8]) -> Answer {
         }
     };
     let tool = connect(service)?;
-    let pid = match (hint.handle, hint.pid) {
-        (Some(handle), _) => find(&tool.status().map_err(failed)?, handle)?.pid,
-        (None, Some(pid)) => pid,
+    let order = match (hint.handle, hint.pid) {
+        (Some(handle), _) => {
+            let queue = find(&tool.status().map_err(failed)?, handle)?.handle;
+            Ask::SetQueue { queue, wishes }
+        }
+        (None, Some(pid)) => Ask::Set { target: Target::Pid(pid), wishes },
         (None, None) => return Err(bad("the hint has neither `handle` nor `pid`")),
     };
-    done(&tool, &Ask::Set { target: Target::Pid(pid), wishes })
+    done(&tool, &order)
 }

@@ -114,7 +114,7 @@ fn hints_of_every_type_reach_the_service() {
     for (hint, wanted) in [
         (
             json!({"hint_type": 1, "handle": 0x1_0000_0000_u64, "priority": -3}),
-            set(Wishes { priority: Some(-3), ..none.clone() }),
+            Request::SetQueue { queue: 0x1_0000_0000, wishes: Wishes { priority: Some(-3), ..none.clone() } },
         ),
         (
             json!({"hint_type": 2, "pid": 4711, "utilization": 30}),

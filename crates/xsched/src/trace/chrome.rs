@@ -7,7 +7,7 @@ use std::io::{self, Write};
 pub(super) struct Track {
     /// The group of lines: a process.
     pub(super) pid: u32,
-    /// The line in it: a task, or 0 for the scheduler.
+    /// The line in it: a task, a queue, or 0 for the scheduler.
     pub(super) task: u64,
 }
 

@@ -7,9 +7,12 @@
 //!                          ▲ preempted
 //! ```
 //!
+//! A queue has a line of its own, drawn the same way: its own work, under the orders of its task. Launches are a number
+//! per queue that grows.
+//!
 //! A task runs unless it was told to hold. What it was doing when the recording began is taken from the service's
-//! status; what it is doing when the recording ends lasts until then. Memory grows with the tasks that live, not with
-//! what they do.
+//! status; what it is doing when the recording ends lasts until then. Memory grows with the tasks and queues that live,
+//! not with what they do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -19,22 +22,77 @@ use xsched_ipc::protocol::{Event, Status, TaskState, What};
 
 use super::chrome::{Chrome, Track};
 
+/// Tracks of queues have numbers from here on, tasks have their own. Perfetto wants them to fit 32 bits, which the
+/// handles of queues do not.
+const QUEUE_TRACKS: u64 = 1 << 30;
+
 struct Task {
     pid: u32,
     device: u64,
+    line: Line,
+    /// Those that were heard of, by their handles.
+    queues: BTreeMap<u64, Queue>,
+}
+
+struct Queue {
+    track: Track,
+    line: Line,
+    /// Launches since the recording began.
+    launches: u64,
+}
+
+/// What a task or a queue does.
+struct Line {
     ready: bool,
     held: bool,
     /// Since when it does what it does.
     since: u64,
 }
 
-impl Task {
-    fn doing(&self) -> Option<&'static str> {
+/// What something with work does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    Running,
+    Held,
+}
+
+impl Doing {
+    fn of_task(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Held => "held",
+        }
+    }
+
+    /// Other words than those of tasks, so that a search finds either.
+    fn of_queue(self) -> &'static str {
+        match self {
+            Self::Running => "runs",
+            Self::Held => "waits",
+        }
+    }
+}
+
+impl Line {
+    fn doing(&self) -> Option<Doing> {
         match (self.ready, self.held) {
-            (true, false) => Some("running"),
-            (true, true) => Some("held"),
+            (true, false) => Some(Doing::Running),
+            (true, true) => Some(Doing::Held),
             (false, _) => None,
         }
+    }
+
+    /// Does something else from now on. Answers what it did until now, and since when. What begins and ends in the
+    /// same moment was decided over before it took effect.
+    fn turn(&mut self, ready: Option<bool>, held: Option<bool>, now: u64) -> Option<(Doing, u64)> {
+        let (before, since) = (self.doing(), self.since);
+        self.ready = ready.unwrap_or(self.ready);
+        self.held = held.unwrap_or(self.held);
+        if before == self.doing() {
+            return None;
+        }
+        self.since = now;
+        before.filter(|_| since < now).map(|before| (before, since))
     }
 }
 
@@ -49,6 +107,8 @@ pub(crate) struct Converter<W> {
     /// No event counts as earlier than the one before it.
     latest: u64,
     tasks: BTreeMap<u64, Task>,
+    /// Queues that were given a track so far.
+    queue_tracks: u64,
     named: BTreeSet<u32>,
     /// Devices whose numbers have changed since they were last written.
     stale: BTreeSet<u64>,
@@ -69,6 +129,7 @@ impl<W: Write> Converter<W> {
             origin: status.now_ns,
             latest: status.now_ns,
             tasks: BTreeMap::new(),
+            queue_tracks: 0,
             named: BTreeSet::new(),
             stale: BTreeSet::new(),
             events: 0,
@@ -78,6 +139,15 @@ impl<W: Write> Converter<W> {
             converter.meet(task.task, task.pid, task.device, Some(&task.name))?;
             let held = matches!(task.state, TaskState::Held | TaskState::Suspended);
             converter.turn(task.task, Some(task.state != TaskState::Idle), Some(held))?;
+        }
+        for queue in &status.queues {
+            if queue.ready {
+                converter.turn_queue(queue.task, queue.handle, true)?;
+            } else if queue.suspended && converter.tasks.get(&queue.task).is_some_and(|task| !task.line.ready)
+            {
+                // A task without work may have been told to hold all the same.
+                converter.turn(queue.task, None, Some(true))?;
+            }
         }
         Ok(converter)
     }
@@ -104,7 +174,7 @@ impl<W: Write> Converter<W> {
             What::Policy(name) => self.file.instant(scheduler, &format!("policy {name}"), at),
             What::Came(name) => self.meet(event.task, event.pid, event.device, Some(name)),
             What::Gone => {
-                self.turn(event.task, Some(false), None)?;
+                self.end(event.task)?;
                 self.tasks.remove(&event.task);
                 if !self.tasks.values().any(|task| task.pid == event.pid) {
                     // The number may be another program's next time.
@@ -118,6 +188,9 @@ impl<W: Write> Converter<W> {
                     What::Ready => self.turn(event.task, Some(true), None),
                     What::Idle => self.turn(event.task, Some(false), None),
                     What::Run => self.turn(event.task, None, Some(false)),
+                    What::QueueReady(queue) => self.turn_queue(event.task, *queue, true),
+                    What::QueueIdle(queue) => self.turn_queue(event.task, *queue, false),
+                    What::Launched { queue, count } => self.launched(event.task, *queue, *count),
                     _ => self.turn(event.task, None, Some(true)),
                 }
             }
@@ -132,7 +205,7 @@ impl<W: Write> Converter<W> {
         self.lost += events;
         let tasks: Vec<u64> = self.tasks.keys().copied().collect();
         for task in tasks {
-            self.turn(task, Some(false), None)?;
+            self.end(task)?;
         }
         let at = self.latest - self.origin;
         let track = Track { pid: self.service, task: 0 };
@@ -145,7 +218,7 @@ impl<W: Write> Converter<W> {
         self.latest = self.latest.max(now_ns);
         let tasks: Vec<u64> = self.tasks.keys().copied().collect();
         for task in tasks {
-            self.turn(task, Some(false), None)?;
+            self.end(task)?;
         }
         self.settle()?;
         let (events, lost) = (self.events.to_string(), self.lost.to_string());
@@ -161,46 +234,94 @@ impl<W: Write> Converter<W> {
             self.file.name_process(pid, &name, 0)?;
         }
         if !self.tasks.contains_key(&task) {
-            self.tasks.insert(task, Task { pid, device, ready: false, held: false, since: self.latest });
+            let line = Line { ready: false, held: false, since: self.latest };
+            self.tasks.insert(task, Task { pid, device, line, queues: BTreeMap::new() });
             let name = format!("task {task} on {}", DeviceId(device));
             self.file.name_track(Track { pid, task }, &name)?;
         }
         Ok(())
     }
 
-    /// A task does something else from now on.
+    /// A queue of a task that is known, named if it was not before.
+    fn queue(&mut self, number: u64, handle: u64) -> io::Result<Option<&mut Queue>> {
+        let Some(task) = self.tasks.get_mut(&number) else { return Ok(None) };
+        if !task.queues.contains_key(&handle) {
+            let track = Track { pid: task.pid, task: QUEUE_TRACKS + self.queue_tracks };
+            self.queue_tracks += 1;
+            let line = Line { ready: false, held: task.line.held, since: self.latest };
+            task.queues.insert(handle, Queue { track, line, launches: 0 });
+            self.file.name_track(track, &format!("queue {handle:#x} of task {number}"))?;
+        }
+        Ok(task.queues.get_mut(&handle))
+    }
+
+    /// A task does something else from now on, and if it is held or let go so do its queues.
     fn turn(&mut self, number: u64, ready: Option<bool>, held: Option<bool>) -> io::Result<()> {
         let (now, origin) = (self.latest, self.origin);
         let Some(task) = self.tasks.get_mut(&number) else { return Ok(()) };
-        let before = task.doing();
-        task.ready = ready.unwrap_or(task.ready);
-        task.held = held.unwrap_or(task.held);
-        let after = task.doing();
-        if before == after {
-            return Ok(());
+        let before = task.line.doing();
+        let done = task.line.turn(ready, held, now);
+        let after = task.line.doing();
+        if before != after {
+            self.stale.insert(task.device);
         }
-        let (track, begin) = (Track { pid: task.pid, task: number }, task.since);
-        task.since = now;
-        self.stale.insert(task.device);
-        // What begins and ends in the same moment was decided over before it took effect.
-        if let Some(what) = before.filter(|_| begin < now) {
-            self.file.slice(track, what, begin - origin, now - begin)?;
-            if (what, after) == ("running", Some("held")) {
+        if let Some((what, since)) = done {
+            let track = Track { pid: task.pid, task: number };
+            self.file.slice(track, what.of_task(), since - origin, now - since)?;
+            if (what, after) == (Doing::Running, Some(Doing::Held)) {
                 self.file.instant(track, "preempted", now - origin)?;
             }
         }
+        for queue in task.queues.values_mut().filter(|_| held.is_some()) {
+            if let Some((what, since)) = queue.line.turn(None, held, now) {
+                self.file.slice(queue.track, what.of_queue(), since - origin, now - since)?;
+            }
+        }
         Ok(())
+    }
+
+    /// A queue has work from now on, or has none.
+    fn turn_queue(&mut self, task: u64, handle: u64, ready: bool) -> io::Result<()> {
+        let (now, origin) = (self.latest, self.origin);
+        let Some(queue) = self.queue(task, handle)? else { return Ok(()) };
+        let track = queue.track;
+        if let Some((what, since)) = queue.line.turn(Some(ready), None, now) {
+            self.file.slice(track, what.of_queue(), since - origin, now - since)?;
+        }
+        Ok(())
+    }
+
+    /// A queue was seen to have launched so many more.
+    fn launched(&mut self, task: u64, handle: u64, count: u64) -> io::Result<()> {
+        let at = self.latest - self.origin;
+        let Some(queue) = self.queue(task, handle)? else { return Ok(()) };
+        queue.launches = queue.launches.saturating_add(count);
+        let (pid, launches) = (queue.track.pid, queue.launches);
+        let name = format!("launches of queue {handle:#x} of task {task}");
+        self.file.counter(pid, &name, at, &[("launches", launches)])
+    }
+
+    /// Nothing is known of a task and its queues from now on.
+    fn end(&mut self, number: u64) -> io::Result<()> {
+        let queues: Option<Vec<u64>> =
+            self.tasks.get(&number).map(|task| task.queues.keys().copied().collect());
+        for queue in queues.unwrap_or_default() {
+            self.turn_queue(number, queue, false)?;
+        }
+        self.turn(number, Some(false), None)
     }
 
     /// Writes the numbers of the devices as they are after all that happened at one moment.
     fn settle(&mut self) -> io::Result<()> {
         for device in std::mem::take(&mut self.stale) {
             let count = |what| {
-                let here =
-                    self.tasks.values().filter(|task| task.device == device && task.doing() == Some(what));
+                let here = self
+                    .tasks
+                    .values()
+                    .filter(|task| task.device == device && task.line.doing() == Some(what));
                 here.count() as u64
             };
-            let numbers = [("running", count("running")), ("held", count("held"))];
+            let numbers = [("running", count(Doing::Running)), ("held", count(Doing::Held))];
             let name = format!("tasks on {}", DeviceId(device));
             self.file.counter(self.service, &name, self.latest - self.origin, &numbers)?;
         }

@@ -1,7 +1,7 @@
 //! Made-up events, and what must be seen in the picture.
 
 use serde_json::Value;
-use xsched_ipc::protocol::TaskStatus;
+use xsched_ipc::protocol::{QueueStatus, TaskStatus};
 
 use super::*;
 
@@ -80,6 +80,79 @@ fn work_is_running_held_and_running_again() {
     let preempted = named(&trace, "preempted");
     assert_eq!(preempted.len(), 1);
     assert_eq!((ns(&preempted[0]["ts"]), &preempted[0]["ph"]), (2_001, &Value::from("i")));
+}
+
+/// The number of the track with this name.
+fn track(trace: &[Value], name: &str) -> u64 {
+    let tracks = named(trace, "thread_name");
+    let found = tracks.iter().find(|thing| thing["args"]["name"] == name);
+    found.unwrap_or_else(|| panic!("no {name}: {tracks:?}"))["tid"].as_u64().unwrap()
+}
+
+#[test]
+fn queues_have_work_of_their_own_and_the_orders_of_their_task() {
+    let trace = trace(
+        &status(&[]),
+        &[
+            event(2_000, 1, What::Ready),
+            event(2_000, 1, What::QueueReady(0x1_0000_0000)),
+            event(3_000, 1, What::Hold),
+            event(4_000, 1, What::QueueReady(0x1_0000_0001)),
+            event(5_000, 1, What::Run),
+            event(6_000, 1, What::QueueIdle(0x1_0000_0000)),
+            event(7_000, 1, What::Gone),
+        ],
+    );
+    let first = track(&trace, "queue 0x100000000 of task 1");
+    let second = track(&trace, "queue 0x100000001 of task 1");
+    assert!(u32::try_from(second).is_ok(), "readers want 32 bits");
+    let wanted = [slice("runs", 1_000, 2_000), slice("waits", 2_000, 4_000), slice("runs", 4_000, 5_000)];
+    assert_eq!(slices(&trace, first), wanted);
+    assert_eq!(slices(&trace, second), [slice("waits", 3_000, 4_000), slice("runs", 4_000, 6_000)]);
+    assert_eq!(named(&trace, "preempted").len(), 1, "it is the task that is preempted");
+}
+
+#[test]
+fn launches_of_a_queue_add_up() {
+    let launched = |at, task, queue, count| event(at, task, What::Launched { queue, count });
+    let trace = trace(
+        &status(&[(1, TaskState::Running)]),
+        &[launched(2_000, 1, 0x10, 3), launched(2_500, 1, 0x11, u64::MAX), launched(3_000, 1, 0x10, 40)],
+    );
+    let counters = named(&trace, "launches of queue 0x10 of task 1");
+    let numbers: Vec<_> = counters
+        .iter()
+        .map(|thing| (ns(&thing["ts"]), thing["args"]["launches"].as_u64(), thing["pid"].as_u64()))
+        .collect();
+    assert_eq!(numbers, [(1_000, Some(3), Some(101)), (2_000, Some(43), Some(101))]);
+    assert_eq!(named(&trace, "launches of queue 0x11 of task 1").len(), 1);
+}
+
+#[test]
+fn queues_begin_with_what_the_status_says() {
+    let queue = |handle, task, ready, suspended| QueueStatus {
+        handle,
+        task,
+        ready,
+        suspended,
+        ..QueueStatus::default()
+    };
+    let status = Status {
+        queues: vec![
+            queue(0x10, 1, true, false),
+            queue(0x11, 1, false, false),
+            queue(0x20, 2, true, true),
+            queue(0x30, 3, false, true),
+            queue(0x40, 99, true, true),
+        ],
+        ..status(&[(1, TaskState::Running), (2, TaskState::Held), (3, TaskState::Idle)])
+    };
+    let trace = trace(&status, &[event(5_000, 3, What::Ready), event(5_000, 3, What::QueueReady(0x30))]);
+    assert_eq!(slices(&trace, track(&trace, "queue 0x10 of task 1")), [slice("runs", 0, 8_000)]);
+    assert_eq!(slices(&trace, track(&trace, "queue 0x20 of task 2")), [slice("waits", 0, 8_000)]);
+    assert_eq!(slices(&trace, track(&trace, "queue 0x30 of task 3")), [slice("waits", 4_000, 8_000)]);
+    assert_eq!(slices(&trace, 3), [slice("held", 4_000, 8_000)]);
+    assert_eq!(named(&trace, "thread_name").len(), 1 + 3 + 3, "idle and homeless queues have no track");
 }
 
 #[test]
@@ -164,14 +237,16 @@ fn names_are_escaped_and_come_once() {
 #[test]
 fn a_gap_is_shown_and_nothing_made_up_across_it() {
     let mut converter = Converter::new(Vec::new(), &status(&[(1, TaskState::Running)])).unwrap();
+    converter.event(&event(2_000, 1, What::QueueReady(0x10))).unwrap();
     converter.event(&event(3_000, 2, What::Ready)).unwrap();
     converter.lost(0).unwrap();
     converter.lost(17).unwrap();
     converter.event(&event(5_000, 1, What::Ready)).unwrap();
-    assert_eq!(converter.counts(), (2, 17));
+    assert_eq!(converter.counts(), (3, 17));
     let trace = read(converter);
     assert_eq!(slices(&trace, 1), [slice("running", 0, 2_000), slice("running", 4_000, 8_000)]);
     assert_eq!(slices(&trace, 2), []);
+    assert_eq!(slices(&trace, track(&trace, "queue 0x10 of task 1")), [slice("runs", 1_000, 2_000)]);
     assert_eq!(ns(&named(&trace, "17 events lost")[0]["ts"]), 2_000);
 }
 
@@ -185,26 +260,31 @@ fn rubbish_makes_no_overlapping_slices() {
     };
     let events: Vec<Event> = (0..5_000)
         .map(|_| {
-            let what = match random(8) {
+            let what = match random(11) {
                 0 => What::Came(format!("name {}", random(3))),
                 1 => What::Gone,
                 2 | 3 => What::Ready,
                 4 => What::Idle,
                 5 => What::Run,
                 6 => What::Hold,
+                7 => What::QueueReady(random(3)),
+                8 => What::QueueIdle(random(3)),
+                9 => What::Launched { queue: random(3), count: random(100) },
                 _ => What::Round(random(50)),
             };
             event(900 + random(7_000), 1 + random(4), what)
         })
         .collect();
     let trace = trace(&status(&[(2, TaskState::Held)]), &events);
-    for task in 1..=4 {
-        let slices = slices(&trace, task);
-        assert!(!slices.is_empty());
+    let queues = named(&trace, "thread_name").into_iter().filter_map(|thing| thing["tid"].as_u64());
+    let queues = queues.filter(|track| *track >= QUEUE_TRACKS);
+    for track in (1..=4).chain(queues) {
+        let slices = slices(&trace, track);
+        assert!(!slices.is_empty() || track >= QUEUE_TRACKS);
         for pair in slices.windows(2) {
             assert!(pair[0].1 < pair[0].2 && pair[0].2 <= pair[1].1, "{pair:?}");
         }
-        assert!(slices.last().unwrap().2 <= 8_000);
+        assert!(slices.last().is_none_or(|last| last.2 <= 8_000));
     }
 }
 
@@ -212,7 +292,7 @@ fn rubbish_makes_no_overlapping_slices() {
 fn tasks_that_are_gone_are_forgotten() {
     let mut converter = Converter::new(Vec::new(), &status(&[])).unwrap();
     for task in 1..=1_000 {
-        for what in [What::Came("a".into()), What::Ready, What::Gone] {
+        for what in [What::Came("a".into()), What::Ready, What::QueueReady(task), What::Gone] {
             converter.event(&event(1_000 + task, task, what)).unwrap();
         }
     }
