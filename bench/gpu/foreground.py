@@ -9,7 +9,7 @@ parser.add_argument("--batch", type=int, default=1)
 args = parser.parse_args()
 
 torch.manual_seed(0)
-model = torchvision.models.resnet152(weights=None).cuda().half().eval()
+model = torchvision.models.resnet152(weights=None, zero_init_residual=True).cuda().half().eval()
 x = torch.randn(args.batch, 3, 224, 224, device="cuda", dtype=torch.half)
 stream = torch.cuda.Stream()
 with torch.no_grad(), torch.cuda.stream(stream):

@@ -40,10 +40,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Serve metrics for Prometheus on a socket next to the service's, and at ADDR (such as 127.0.0.1:9400) if given.
-    #[arg(long, value_name = "ADDR", num_args = 0..=1)]
-    #[allow(clippy::option_option, reason = "not given, given without an address, given with one")]
-    metrics: Option<Option<SocketAddr>>,
+    /// Serve metrics for Prometheus at ADDR too, such as 127.0.0.1:9400. They are always served on a socket next to the
+    /// service's own.
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
 
     /// Serve the HTTP interface of the reference's xserver at ADDR, such as 127.0.0.1:50000. It has no passwords:
     /// whoever reaches the port may use it.
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         signal_hook::low_level::pipe::register(signal, end).context("cannot watch for signals")?;
     }
     service.stop_when_readable(&signalled).context("cannot watch for signals")?;
-    let metrics = serve_http(args, &socket)?;
+    serve_http(args, &socket)?;
     if !args.quiet {
         eprintln!("xsched: listening on {}, policy {} ({})", socket.display(), policy.name, policy.plain);
     }
@@ -88,9 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     // This thread alone, and only if it may: what it decides about should not wait for those it decides about.
     let _ = rustix::process::setpriority_process(None, NICE);
     let end = service.run();
-    if let Some(metrics) = metrics {
-        let _ = std::fs::remove_file(metrics);
-    }
+    let _ = std::fs::remove_file(metrics_socket(&socket));
     end.context("the scheduler cannot wait for its clients any more")?;
     Ok(())
 }
@@ -107,26 +105,21 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     Ok(options)
 }
 
-/// Starts what was asked for. Answers where the socket for metrics is.
-fn serve_http(args: &Args, service: &Path) -> anyhow::Result<Option<PathBuf>> {
+/// Starts what is served beside the socket.
+fn serve_http(args: &Args, service: &Path) -> anyhow::Result<()> {
     let reach = if args.http_allow_remote { Reach::Anywhere } else { Reach::Loopback };
     let say = |what: &str, at: SocketAddr| {
         if !args.quiet {
             eprintln!("xsched: {what} at http://{at}");
         }
     };
-    let mut metrics = None;
-    if let Some(address) = args.metrics {
-        let socket = metrics_socket(service);
-        if let Some(at) = http::serve_metrics(service, &socket, address, reach)? {
-            say("metrics", at);
-        }
-        metrics = Some(socket);
+    if let Some(at) = http::serve_metrics(service, &metrics_socket(service), args.metrics, reach)? {
+        say("metrics", at);
     }
     if let Some(address) = args.http {
         say("HTTP interface", http::serve_compat(service, address, reach)?);
     }
-    Ok(metrics)
+    Ok(())
 }
 
 fn metrics_socket(service: &Path) -> PathBuf {

@@ -96,13 +96,17 @@ fn examine(machine: &Machine, driver: &Driver, gpu: &Gpu) -> Vec<Check> {
         return vec![Platform::Cuda.cannot_drive_yet(HERE, name, &device)];
     }
     vec![if driver.open {
-        Check::ok(HERE, name, format!("{device}: levels 1, 2 and 3 work"))
+        Check::ok(
+            HERE,
+            name,
+            format!("{device}: levels 1 and 3 work; level 2, stall points in the stream, is not there yet"),
+        )
     } else {
         Check::warning(
             HERE,
             name,
             format!(
-                "{device}: levels 1 and 2 work; level 3 is known to work with the open kernel modules only"
+                "{device}: level 1 works; level 3 is known to work with the open kernel modules only"
             ),
             "a running kernel is not interrupted: expect to wait for it, or install the open kernel modules",
         )
