@@ -59,7 +59,8 @@ background_alone("xsched", [])
 scene("alone", None, background=False)
 scene("alone+xsched", [], background=False)
 scene("native", None)
-for budget in ["1ms", "4ms", "16ms"]:
+scene("auto", [])
+for budget in sys.argv[2:]:
     scene("auto " + budget, ["--budget", budget])
 scene("level 1", ["--level", "1"])
 status = subprocess.run([xsched, "ps", "--json"], capture_output=True, text=True, env=env)

@@ -58,7 +58,11 @@ impl Lane {
             gate: Movable::new(gate),
             control: Mutex::new(()),
             link,
-            tail: Mutex::new(Tail { window: Window::new(Limit::suited_to(level)), chosen: None, probe: None }),
+            tail: Mutex::new(Tail {
+                window: Window::new(Limit::suited_to(level)),
+                chosen: None,
+                probe: None,
+            }),
             stop: Mutex::new(Stop { level, told: None, order: Order::Free }),
             preempted: AtomicBool::new(false),
         })

@@ -105,9 +105,7 @@ fn examine(machine: &Machine, driver: &Driver, gpu: &Gpu) -> Vec<Check> {
         Check::warning(
             HERE,
             name,
-            format!(
-                "{device}: level 1 works; level 3 is known to work with the open kernel modules only"
-            ),
+            format!("{device}: level 1 works; level 3 is known to work with the open kernel modules only"),
             "a running kernel is not interrupted: expect to wait for it, or install the open kernel modules",
         )
     }]

@@ -128,11 +128,7 @@ fn the_levels_of_an_nvidia_gpu_depend_on_its_kernel_modules() {
     let checks = examine(&open);
     let gpu = find(&checks, "nvidia 0000:00:06.0");
     assert_eq!(gpu.state, State::Warning);
-    assert!(
-        gpu.what.contains("535.104.05 (proprietary kernel modules): level 1 works"),
-        "{}",
-        gpu.what
-    );
+    assert!(gpu.what.contains("535.104.05 (proprietary kernel modules): level 1 works"), "{}", gpu.what);
 }
 
 #[test]
