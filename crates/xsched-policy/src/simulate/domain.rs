@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use xsched_core::{DeviceId, DeviceKind, Nanos, ProcessId, TaskId};
 
+use super::Histogram;
 use super::device::{Device, DeviceTally};
-use super::histogram::Histogram;
 use super::spec::{DomainPlan, Spec};
 use super::task::{Task, TaskTally};
 use crate::{Decision, Policy, TaskView};

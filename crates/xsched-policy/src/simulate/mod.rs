@@ -68,7 +68,6 @@
 mod device;
 mod domain;
 mod file;
-mod histogram;
 mod random;
 mod report;
 mod spec;
@@ -88,9 +87,11 @@ pub use table::{compare, table};
 
 use crate::{Decision, Grant, Params, Policy, PolicyInfo, Scope, TaskView};
 use domain::{Books, Outcome};
-use histogram::Histogram;
 use spec::DomainPlan;
 use xsched_core::Nanos;
+
+/// Of latencies in nanoseconds, with quantiles off by less than half a percent.
+type Histogram = xsched_core::Histogram<7>;
 
 /// Reads a time as simulation files write it: `"500us"`, `"2ms"`, `"1.5s"`.
 pub fn parse_time(text: &str) -> Result<Nanos, String> {

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::Contender;
+use super::Histogram;
 use super::device::DeviceTally;
 use super::domain::Outcome;
-use super::histogram::Histogram;
 use super::spec::{DomainPlan, Spec};
 use super::task::TaskTally;
 

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::Histogram;
 use super::file::Arrival;
-use super::histogram::Histogram;
 use super::random::{LengthStream, Random};
 use super::spec::{Spec, TaskGroup};
 
