@@ -73,9 +73,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     bar.finish_and_clear();
     let results = Results {
         device: config.name(),
-        device_note: "no accelerator that XSched can drive was found; this one is simulated in real time, its programs \
-                      are real processes"
-            .to_owned(),
+        device_note:
+            "simulated in real time, used by real processes; the demo does not run on real accelerators yet"
+                .to_owned(),
         level: level.number(),
         versions: vec![Version { name: "xsched".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }],
         workload: Workload {
