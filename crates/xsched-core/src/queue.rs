@@ -125,14 +125,13 @@ impl XQueue {
 
     fn start_worker(&self) -> Result<&Worker, QueueError> {
         let _one_at_a_time = lock(&self.starting);
-        if self.worker.get().is_none() {
-            // From now on there is somebody to wait for: every launch counts.
-            self.lane.gate().count_all();
-            let worker =
-                Worker::start(Arc::clone(&self.lane)).map_err(|e| QueueError::NoWorker(self.id, e))?;
-            let _ = self.worker.set(worker);
+        if let Some(worker) = self.worker.get() {
+            return Ok(worker);
         }
-        Ok(self.worker.get().expect("set above, and never taken back"))
+        // From now on there is somebody to wait for: every launch counts.
+        self.lane.gate().count_all();
+        let worker = Worker::start(Arc::clone(&self.lane)).map_err(|e| QueueError::NoWorker(self.id, e))?;
+        Ok(self.worker.get_or_init(|| worker))
     }
 
     /// Waits until a submitted command has completed on the device, or was dropped.

@@ -205,6 +205,9 @@ impl HwQueue for CudaStream {
         })
     }
 
+    /// Nothing is left to do here: the slices set in `order_changed` make a running kernel give way to more important
+    /// work, and the gate keeps new ones out. That is less than the core's contract asks for: a kernel that nobody
+    /// competes with runs on to its end. A full stop needs the channels themselves to be disabled, which is not done yet.
     fn preempt(&self, level: Level) -> Result<(), HalError> {
         self.capabilities.negotiate(LevelRequest::Exactly(level))?;
         Ok(())

@@ -99,7 +99,10 @@ fn examine(machine: &Machine, driver: &Driver, gpu: &Gpu) -> Vec<Check> {
         Check::ok(
             HERE,
             name,
-            format!("{device}: levels 1 and 3 work; level 2, stall points in the stream, is not there yet"),
+            format!(
+                "{device}: levels 1 and 3 work, 3 by timeslices: a running kernel gives way to more important work, but a \
+                 suspension lets it finish; level 2, stall points in the stream, is not there yet"
+            ),
         )
     } else {
         Check::warning(
