@@ -32,16 +32,24 @@ pub enum Order {
     Free,
     /// Launch, and say when work begins and ends: somebody waits for the gaps.
     Watched,
+    /// As watched, while equals do the same.
+    Shared,
     /// Launch, but keep little in flight: somebody may take the place.
     Paced,
-    /// Do not launch.
+    /// Do not launch: somebody more important runs, and takes the device from what is running where that is possible.
     Hold,
+    /// Do not launch, and be off the device: an equal takes the place, or a person wants this to stand still.
+    Stop,
 }
 
 const WATCHED: u32 = 1;
 const PACED: u32 = 1 << 1;
 const HOLD: u32 = 1 << 2;
-const ORDERS: u32 = WATCHED | PACED | HOLD;
+/// Only together with `HOLD`.
+const STOP: u32 = 1 << 3;
+/// Only together with `WATCHED`.
+const EQUALS: u32 = 1 << 4;
+const ORDERS: u32 = WATCHED | EQUALS | PACED | HOLD | STOP;
 /// The program suspended this queue itself.
 const CLOSED: u32 = 1 << 16;
 /// The program drives this queue itself: never take the free path, so that closing can be waited for.
@@ -54,17 +62,29 @@ impl Order {
         match self {
             Self::Free => 0,
             Self::Watched => WATCHED,
+            Self::Shared => WATCHED | EQUALS,
             Self::Paced => PACED,
             Self::Hold => HOLD,
+            Self::Stop => HOLD | STOP,
         }
+    }
+
+    /// Whether launches wait.
+    #[must_use]
+    pub const fn stops(self) -> bool {
+        matches!(self, Self::Hold | Self::Stop)
     }
 
     /// Understands any word: the strictest bit counts.
     const fn of(word: u32) -> Self {
-        if word & HOLD != 0 {
+        if word & HOLD != 0 && word & STOP != 0 {
+            Self::Stop
+        } else if word & HOLD != 0 {
             Self::Hold
         } else if word & (PACED | PACED_BY_PROGRAM) != 0 {
             Self::Paced
+        } else if word & WATCHED != 0 && word & EQUALS != 0 {
+            Self::Shared
         } else if word & WATCHED != 0 {
             Self::Watched
         } else {
@@ -391,7 +411,9 @@ mod tests {
     fn orders_and_the_programs_own_bits_do_not_disturb_each_other() {
         let gate = Gate::default();
         gate.close();
-        for order in [Order::Hold, Order::Paced, Order::Watched, Order::Free, Order::Hold, Order::Watched] {
+        for order in
+            [Order::Hold, Order::Paced, Order::Stop, Order::Hold, Order::Free, Order::Stop, Order::Watched]
+        {
             gate.give(order);
             assert_eq!(gate.order(), order);
             assert!(gate.is_closed());
@@ -403,7 +425,8 @@ mod tests {
 
     #[test]
     fn rubbish_in_the_word_is_read_as_the_strictest_order_it_contains() {
-        assert_eq!(Order::of(u32::MAX), Order::Hold);
+        assert_eq!(Order::of(u32::MAX), Order::Stop);
+        assert_eq!(Order::of(STOP | EQUALS), Order::Free, "they say nothing alone");
         assert_eq!(Order::of(WATCHED | PACED), Order::Paced);
         assert_eq!(Order::of(1 << 9), Order::Free);
     }

@@ -10,8 +10,9 @@
 //! 1. Commands of one queue complete in the order they were launched.
 //! 2. A marker completes when everything launched on the queue before it has, and not sooner.
 //! 3. `progress` never goes back and never blocks.
-//! 4. `preempt` and `restore` may be repeated without effect.
-//! 5. A call that cannot be carried out answers with an error; it neither panics nor prints.
+//! 4. A queue that offers level 2 can be stopped at every marker, if not between any two commands.
+//! 5. `preempt` and `restore` may be repeated without effect.
+//! 6. A call that cannot be carried out answers with an error; it neither panics nor prints.
 //!
 //! The conformance suite (feature `conformance`) checks all of this for any backend.
 
@@ -87,5 +88,16 @@ pub trait HwQueue: Send + Sync {
     /// from whom, as with timeslices; only called at [`Level::Interrupt`], else with [`Order::Free`].
     fn order_changed(&self, order: Order) {
         let _ = order;
+    }
+
+    /// Whether at [`Level::Interrupt`] the device takes itself from a queue that was told to hold, by what it was told in
+    /// [`HwQueue::order_changed`]. Then [`HwQueue::preempt`] is only asked for where the queue has to stand still.
+    fn gives_way(&self) -> bool {
+        false
+    }
+
+    /// Whether any thread may call [`HwQueue::mark`], and not only the one that launches.
+    fn marks_from_any_thread(&self) -> bool {
+        true
     }
 }

@@ -53,16 +53,14 @@ impl Lane {
         level: LevelRequest,
     ) -> Result<Self, LevelError> {
         let level = hw.capabilities().negotiate(level)?;
+        let mut window = Window::new(Limit::suited_to(level));
+        window.suit(level);
         Ok(Self {
             hw,
             gate: Movable::new(gate),
             control: Mutex::new(()),
             link,
-            tail: Mutex::new(Tail {
-                window: Window::new(Limit::suited_to(level)),
-                chosen: None,
-                probe: None,
-            }),
+            tail: Mutex::new(Tail { window, chosen: None, probe: None }),
             stop: Mutex::new(Stop { level, told: None, order: Order::Free }),
             preempted: AtomicBool::new(false),
         })
@@ -193,6 +191,9 @@ impl Lane {
         let marker = match tail.probe {
             Some((seen, marker)) if seen == epoch => marker,
             _ => {
+                if !self.hw.marks_from_any_thread() {
+                    return false;
+                }
                 let Some(marker) = self.place_marker(&mut tail.window) else { return false };
                 tail.probe = Some((epoch, marker));
                 marker
@@ -203,9 +204,12 @@ impl Lane {
         progress.marker >= marker && gate.quiet(epoch, &*self.link)
     }
 
-    /// Work may be in flight that was launched while nobody counted: call it ready until a marker shows otherwise.
+    /// Work may be in flight that was launched while nobody counted: call it ready until a marker shows otherwise. Where
+    /// no marker can show it, the next launch has to.
     pub fn assume_busy(&self) {
-        self.gate().announce(&*self.link);
+        if self.hw.marks_from_any_thread() {
+            self.gate().announce(&*self.link);
+        }
     }
 
     /// Lets no new launch through, and waits until nobody is launching any more.
@@ -270,6 +274,7 @@ impl Lane {
             let mut tail = lock(&self.tail);
             let limit = tail.chosen.unwrap_or(Limit::suited_to(level));
             tail.window.set_limit(limit);
+            tail.window.suit(level);
         }
         self.follow(&mut stop)?;
         Ok(level)
@@ -287,13 +292,17 @@ impl Lane {
     }
 
     fn follow(&self, stop: &mut Stop) -> Result<(), HalError> {
-        let order = if stop.level == Level::Interrupt { self.gate().order() } else { Order::Free };
+        let at_interrupt = stop.level == Level::Interrupt;
+        let ordered = self.gate().order();
+        let order = if at_interrupt { ordered } else { Order::Free };
         if order != stop.order {
             self.hw.order_changed(order);
             stop.order = order;
         }
+        let gives_way = ordered == Order::Hold && at_interrupt && self.hw.gives_way();
+        let stands_still = self.gate().is_closed() || (ordered.stops() && !gives_way);
         // The gate alone is level 1: the device has to be told nothing.
-        let wanted = (self.gate().is_stopped() && stop.level > Level::Block).then_some(stop.level);
+        let wanted = (stands_still && stop.level > Level::Block).then_some(stop.level);
         if wanted == stop.told { Ok(()) } else { self.tell(stop, wanted) }
     }
 
@@ -322,10 +331,17 @@ pub(crate) struct Admitted<'a> {
 impl Admitted<'_> {
     /// The launch happened.
     pub(crate) fn launched(&mut self) {
-        if let Some(place) = self.place.take() {
-            let window = &mut lock(&self.lane.tail).window;
-            if window.launched(place, Nanos::now) {
-                self.lane.place_marker(window);
+        let alone = !self.lane.hw.marks_from_any_thread();
+        if self.place.is_none() && !alone {
+            return;
+        }
+        let mut tail = lock(&self.lane.tail);
+        let due = self.place.take().is_some_and(|place| tail.window.launched(place, Nanos::now));
+        if due || alone {
+            let marker = self.lane.place_marker(&mut tail.window);
+            if alone {
+                // Nobody else can place one later: this has to show when the queue has become idle.
+                tail.probe = marker.map(|marker| (self.gate.epoch(), marker));
             }
         }
     }

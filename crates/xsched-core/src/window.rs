@@ -40,13 +40,13 @@ impl Limit {
 
     /// What a queue has that is stopped at this level, unless told otherwise.
     ///
-    /// At level 3 what is in flight can be taken off the device, so it need not be kept short for others' sake; 16 ms
-    /// keep a program's device busy through the pauses of its host. Below, whoever takes the place waits for it.
+    /// From level 2 on what is in flight can be stopped, so it need not be kept short for others' sake; 16 ms keep a
+    /// program's device busy through the pauses of its host. At level 1 whoever takes the place waits for all of it.
     #[must_use]
     pub const fn suited_to(level: Level) -> Self {
         match level {
-            Level::Block | Level::Deactivate => Self::Budget(Nanos::from_millis(1)),
-            Level::Interrupt => Self::Budget(Nanos::from_millis(16)),
+            Level::Block => Self::Budget(Nanos::from_millis(1)),
+            Level::Deactivate | Level::Interrupt => Self::Budget(Nanos::from_millis(16)),
         }
     }
 
@@ -122,12 +122,17 @@ pub struct Window {
     last_marker: Marker,
     /// When the device was last known to turn to this queue's next batch.
     device_free_at: Nanos,
+    /// No two markers are further apart than this much work.
+    stop_every: Nanos,
 }
 
 /// Enough for every quarter of a window and then some; markers beyond it are not placed.
 const MOST_OUTSTANDING: usize = 64;
 /// A marker at least this often, so that the count of what is in flight stays fresh.
 const MOST_UNMARKED: u32 = 64;
+/// Where a queue can be stopped at its markers: how much it runs on at most. Closer together they would cost more than
+/// they gain, for a device that stops at one takes a few microseconds to find out that it need not.
+const STOP_EVERY: Nanos = Nanos::from_micros(500);
 
 impl Window {
     /// An empty window.
@@ -142,7 +147,13 @@ impl Window {
             outstanding: VecDeque::with_capacity(MOST_OUTSTANDING),
             last_marker: 0,
             device_free_at: Nanos::ZERO,
+            stop_every: Nanos::MAX,
         }
+    }
+
+    /// Places markers so that the queue can be stopped at this level.
+    pub fn suit(&mut self, level: Level) {
+        self.stop_every = if level == Level::Block { Nanos::MAX } else { STOP_EVERY };
     }
 
     /// Measures differently from now on. What is in flight stays.
@@ -205,7 +216,8 @@ impl Window {
         let due = match self.limit {
             // A quarter of the budget: room comes back in steps small enough to keep the device busy.
             Limit::Budget(budget) => {
-                self.unmarked.work.0 >= budget.0 / 4 || self.unmarked.commands >= MOST_UNMARKED
+                let distance = (budget.0 / 4).min(self.stop_every.0);
+                self.unmarked.work.0 >= distance || self.unmarked.commands >= MOST_UNMARKED
             }
             Limit::Count { batch_size, .. } => self.unmarked.commands >= batch_size,
         };

@@ -17,6 +17,8 @@ use crate::threads;
 
 /// How often the watcher looks whether busy queues have become idle, while somebody waits for that.
 const LOOK_FOR_IDLE: Duration = Duration::from_millis(1);
+/// How soon it looks again at one that has fallen silent: its end is what others wait for.
+const LOOK_AGAIN: Duration = Duration::from_micros(250);
 /// How long both sleep when nothing is to be expected but a new order.
 const LONG_SLEEP: Duration = Duration::from_secs(1);
 
@@ -52,16 +54,28 @@ fn go_round(program: &Weak<Program>, tend: Tend) {
 
 fn enforce(program: &Program) -> Duration {
     let mut sleep = LONG_SLEEP;
-    for queue in program.living() {
+    let queues = program.living();
+    for queue in &queues {
         let (lane, gate) = (queue.lane(), queue.lane().gate());
-        if gate.order() == Order::Hold {
+        if gate.order().stops() {
             sleep = HEARTBEAT;
             if !program.alive() {
                 gate.give(Order::Free);
             }
         }
+        if !gate.order().stops() {
+            queue.show_off(false);
+        }
         // A device that refuses leaves the queue at level 1: the gate still holds.
         let _ = lane.enforce();
+    }
+    // Only now: a device may stop what runs once the last of its queues was told to.
+    let mut left = false;
+    for queue in queues.iter().filter(|queue| queue.lane().gate().order() == Order::Stop) {
+        left |= queue.show_off(true);
+    }
+    if left {
+        program.ring();
     }
     sleep
 }
@@ -96,8 +110,9 @@ fn watch_queue(queue: &Arc<JoinedQueue>, program: &Program) -> Duration {
     // Whoever still launches needs no question to the device.
     let silent = epoch == last.epoch;
     match order {
-        Order::Free | Order::Hold => LONG_SLEEP,
-        Order::Watched | Order::Paced if epoch.is_idle() || (silent && lane.poll_idle()) => LONG_SLEEP,
-        Order::Watched | Order::Paced => LOOK_FOR_IDLE,
+        Order::Free | Order::Hold | Order::Stop => LONG_SLEEP,
+        _ if epoch.is_idle() || (silent && lane.poll_idle()) => LONG_SLEEP,
+        Order::Watched | Order::Shared | Order::Paced if silent => LOOK_AGAIN,
+        Order::Watched | Order::Shared | Order::Paced => LOOK_FOR_IDLE,
     }
 }

@@ -13,6 +13,7 @@
 
 mod account;
 mod events;
+mod orders;
 mod program;
 mod report;
 
@@ -20,9 +21,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use xsched_core::{Hints, Nanos, Order, Process, ProcessId, QueueId, Task, TaskTable};
-use xsched_policy::{Decision, Grant, Params, PolicyInfo, Scheduler, TaskView};
+use xsched_policy::{Decision, Params, PolicyInfo, Scheduler, TaskView};
 
 use self::account::Account;
+use self::orders::Turns;
 use self::program::{Program, Queue};
 use crate::page::Page;
 use crate::protocol::{Event, TaskState, What};
@@ -64,6 +66,9 @@ pub struct Coordinator {
     decision: Decision,
     runs: Vec<bool>,
     orders: Vec<Order>,
+    turns: Turns,
+    /// When somebody's gap has become too long to wait for it.
+    gaps_end: Option<Nanos>,
     /// Where orders have to be written: program and queue, by their places.
     changes: Vec<(usize, usize)>,
     rounds: u64,
@@ -92,6 +97,8 @@ impl Coordinator {
             decision: Decision::default(),
             runs: Vec::new(),
             orders: Vec::new(),
+            turns: Turns::default(),
+            gaps_end: None,
             changes: Vec::new(),
             rounds: 0,
             written: 0,
@@ -263,13 +270,15 @@ impl Coordinator {
         self.decide(now);
         let orders_changed = self.take_account(now);
         self.give_orders(orders_changed, now);
-        let somebody_is_held = self.orders.contains(&Order::Hold);
+        let somebody_is_held = self.orders.iter().any(|order| order.stops());
         if somebody_is_held && now >= self.last_beat + BEAT {
             self.programs.iter().for_each(|program| program.page.beat(now));
             self.last_beat = now;
         }
         let beat = somebody_is_held.then(|| self.last_beat + BEAT);
-        [self.decision.next_look(), beat, self.launches_due()].into_iter().flatten().min()
+        let due =
+            [self.decision.next_look(), self.turns.next_look(), self.gaps_end, beat, self.launches_due()];
+        due.into_iter().flatten().min()
     }
 
     /// Lets everybody go: the scheduler is about to end.
@@ -293,6 +302,9 @@ impl Coordinator {
         for program in &mut self.programs {
             for queue in &mut program.queues {
                 queue.place = self.table.position_of(queue_id(program.id, queue.slot));
+                if let Some(account) = queue.place.and_then(|place| self.accounts.get_mut(place)) {
+                    account.change_cost = account.change_cost.max(queue.change_cost);
+                }
             }
         }
     }
@@ -307,13 +319,13 @@ impl Coordinator {
             let end =
                 begin + self.accounts[begin..].iter().take_while(|other| other.device == device).count();
             let here = &mut self.accounts[begin..end];
-            let running = here.iter().filter(|account| account.state == TaskState::Running).count();
+            let running = here.iter().filter(|account| account.uses_device()).count();
             let part = Nanos(span.0 / running.max(1) as u64);
             for account in here {
                 match account.state {
-                    TaskState::Running => self.table.charge(device, account.task, part),
+                    _ if account.uses_device() => self.table.charge(device, account.task, part),
                     TaskState::Held => account.held += span,
-                    TaskState::Idle | TaskState::Suspended => {}
+                    TaskState::Running | TaskState::Idle | TaskState::Suspended => {}
                 }
             }
             begin = end;
@@ -322,16 +334,18 @@ impl Coordinator {
 
     fn decide(&mut self, now: Nanos) {
         self.views.clear();
+        self.gaps_end = self.table.tasks().iter().filter_map(|task| task.lingers_until(now)).min();
         self.views.extend(self.table.tasks().iter().zip(&self.accounts).map(|(task, account)| TaskView {
             id: task.id,
             process: task.process.id,
             device: task.device,
-            ready: task.ready && !account.suspended,
+            ready: (task.ready || task.lingers_until(now).is_some()) && !account.suspended,
             ready_since: task.ready_since,
             used: task.used,
             hints: task.hints,
             nice: task.process.nice,
             focused: task.process.focused,
+            change_cost: account.change_cost,
         }));
         self.scheduler.decide(now, &self.views, &mut self.decision);
         self.runs.clear();
@@ -339,21 +353,7 @@ impl Coordinator {
         for program in &self.programs {
             program.inherit(&mut self.runs);
         }
-        self.orders.clear();
-        for together in self.views.chunk_by(|a, b| a.device == b.device) {
-            for _ in together {
-                let index = self.orders.len();
-                let order = match self.decision.grants()[index] {
-                    _ if self.accounts[index].suspended => Order::Hold,
-                    Grant::Unpaced if together.len() == 1 => Order::Free,
-                    Grant::Unpaced => Order::Watched,
-                    Grant::Paced => Order::Paced,
-                    Grant::Hold if self.runs[index] => Order::Paced,
-                    Grant::Hold => Order::Hold,
-                };
-                self.orders.push(order);
-            }
-        }
+        self.order(now);
     }
 
     /// Counts what the decision means for each task. Answers whether somebody's order is another than before.
@@ -363,10 +363,10 @@ impl Coordinator {
             let (view, order) = (&self.views[index], self.orders[index]);
             let ready = self.table.tasks()[index].ready;
             changed |= account.order != order;
-            let was_held = account.order == Order::Hold;
+            let was_held = account.order.stops();
             account.order = order;
             account.turn_to(ready, now);
-            if was_held != (order == Order::Hold)
+            if was_held != order.stops()
                 && let Some(events) = &mut self.events
             {
                 let what = if was_held { What::Run } else { What::Hold };

@@ -153,6 +153,12 @@ impl JoinedQueue {
         }
     }
 
+    /// Shows the scheduler that the device runs nothing of this queue any more, or may again. Answers whether that is
+    /// news. A device that refused to stop it has been asked, and others have waited long enough.
+    pub(crate) fn show_off(&self, off: bool) -> bool {
+        lock(&self.place).as_ref().is_some_and(|place| place.slot.set_off(off) != off)
+    }
+
     /// Notes what the watcher sees now. Answers what it saw last.
     pub(crate) fn note_look(&self, now: Look) -> Look {
         std::mem::replace(&mut lock(&self.look), now)
@@ -171,7 +177,9 @@ impl JoinedQueue {
             Limit::Budget(_) => (0, 0),
         };
         if let Some(place) = &*lock(&self.place) {
+            let cost = self.lane().hw().capabilities().cost(self.lane().level()).unwrap_or_default();
             place.slot.show_settings(level, threshold, batch_size);
+            place.slot.show_change_cost(cost.preempt + cost.restore);
         }
     }
 }

@@ -27,7 +27,7 @@ pub const SLOTS: usize = 254;
 /// `XSCHPAGE`, read as a little-endian number.
 const MAGIC: u64 = u64::from_le_bytes(*b"XSCHPAGE");
 /// Grows with every change of the layout.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The beginning of the page.
 #[derive(Debug)]
@@ -59,6 +59,10 @@ pub struct Slot {
     level: AtomicU32,
     threshold: AtomicU32,
     batch_size: AtomicU32,
+    /// Taking the device from this queue and giving it back, in microseconds.
+    change_us: AtomicU32,
+    /// Told to stop, and the device runs nothing of it any more.
+    off: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Header>() == 256);
@@ -282,6 +286,7 @@ impl Page {
         slot.device.store(device.0, Ordering::Relaxed);
         slot.gate.reset();
         slot.waits_for.iter().for_each(|wait| wait.store(0, Ordering::Relaxed));
+        slot.off.store(0, Ordering::Relaxed);
         // Release: a scheduler that sees the slot in use sees its device. Pairs with `is_in_use`.
         slot.in_use.store(IN_USE, Ordering::Release);
         self.header().high_water.fetch_max(u32::try_from(index + 1).unwrap_or(0), Ordering::AcqRel);
@@ -343,6 +348,29 @@ impl Slot {
         self.level.store(level.into(), Ordering::Relaxed);
         self.threshold.store(threshold, Ordering::Relaxed);
         self.batch_size.store(batch_size, Ordering::Relaxed);
+    }
+
+    /// Shows what it costs to take the device from this queue and to give it back.
+    pub fn show_change_cost(&self, cost: Nanos) {
+        self.change_us.store(u32::try_from(cost.0 / 1_000).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// What the program says that costs; at most 10 ms are believed.
+    #[must_use]
+    pub fn change_cost(&self) -> Nanos {
+        Nanos::from_micros(self.change_us.load(Ordering::Relaxed).into()).min(Nanos::from_millis(10))
+    }
+
+    /// Says whether the device runs nothing of the queue, which was told to stop. Answers what was said before.
+    pub fn set_off(&self, off: bool) -> bool {
+        // SeqCst: said after the device has stopped, and rung after it was said.
+        self.off.swap(off.into(), Ordering::SeqCst) != 0
+    }
+
+    /// Whether a queue that was told to stop has left the device.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.off.load(Ordering::SeqCst) != 0
     }
 
     /// The settings the program shows.
@@ -432,7 +460,7 @@ mod tests {
         let page = Page::create().unwrap();
         page.header().version.store(99, Ordering::SeqCst);
         let error = Page::attach(&page.fd().unwrap().try_clone_to_owned().unwrap()).err().unwrap();
-        assert!(error.to_string().contains("has layout 99, this library knows 1"), "{error}");
+        assert!(error.to_string().contains("has layout 99, this library knows 2"), "{error}");
     }
 
     #[test]

@@ -452,7 +452,7 @@ fn a_person_can_suspend_a_program_and_change_its_priority() {
     two.becomes("Hold");
     let one_pid = Target::Pid(one.child.id());
     assert_eq!(served.ask(&Request::Suspend(one_pid.clone())), Reply::Done);
-    one.becomes("Hold");
+    one.becomes("Stop");
     eventually("the other runs meanwhile", || two.tell("order") != "Hold");
     assert_eq!(served.ask(&Request::Resume(one_pid.clone())), Reply::Done);
     two.becomes("Hold");
@@ -461,8 +461,8 @@ fn a_person_can_suspend_a_program_and_change_its_priority() {
     one.becomes("Hold");
     let policy = Request::Policy { name: Some("fair".into()), timeslice_us: Some(1_000), k: None };
     assert_eq!(served.ask(&policy), Reply::Policy { name: "CFS".into(), timeslice_us: 1_000, k: 1 });
-    eventually("both have turns", || one.tell("order") != "Hold");
-    eventually("both have turns", || two.tell("order") != "Hold");
+    eventually("both have turns", || one.tell("order") == "Paced");
+    eventually("both have turns", || two.tell("order") == "Paced");
 }
 
 #[test]

@@ -32,6 +32,7 @@ fn crowd(tasks: u64) -> Vec<TaskView> {
                 },
                 nice: i8::try_from(signed % 39 - 19).unwrap(),
                 focused: n / 4 == 3,
+                change_cost: Nanos::ZERO,
             }
         })
         .collect();

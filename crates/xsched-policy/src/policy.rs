@@ -29,6 +29,8 @@ pub struct TaskView {
     pub nice: i8,
     /// Its process owns the window that has the focus.
     pub focused: bool,
+    /// What it costs to take the device from it and to give it back.
+    pub change_cost: Nanos,
 }
 
 /// What a task may do until the next decision.
@@ -99,6 +101,24 @@ pub struct Params {
     pub timeslice: Timeslice,
     /// How many tasks run at once under KEDF.
     pub k: usize,
+}
+
+/// A change of turns may cost one part in so many of the turn.
+const TURN_IN_CHANGES: u64 = 25;
+
+impl Params {
+    /// The same on devices where a change costs `cost`: turns of the usual length become long enough to be worth one.
+    /// A length that somebody chose stays.
+    #[must_use]
+    pub fn where_change_costs(mut self, cost: Nanos) -> Self {
+        let long_enough = i64::try_from(cost.0.saturating_mul(TURN_IN_CHANGES) / 1_000).unwrap_or(i64::MAX);
+        if self.timeslice == Timeslice::DEFAULT
+            && let Ok(turn) = Timeslice::from_micros(long_enough)
+        {
+            self.timeslice = self.timeslice.max(turn);
+        }
+        self
+    }
 }
 
 impl Default for Params {

@@ -25,7 +25,18 @@ pub struct Scheduler {
 struct Domain {
     device: DeviceId,
     policy: Box<dyn Policy>,
+    /// What the policy was told.
+    params: Params,
     has_tasks: bool,
+}
+
+impl Domain {
+    fn configure(&mut self, params: Params) {
+        if self.params != params {
+            self.params = params;
+            self.policy.configure(&params);
+        }
+    }
 }
 
 impl Scheduler {
@@ -60,7 +71,7 @@ impl Scheduler {
     pub fn configure(&mut self, params: Params) {
         self.params = params;
         for domain in &mut self.domains {
-            domain.policy.configure(&params);
+            domain.configure(params);
         }
     }
 
@@ -91,6 +102,8 @@ impl Scheduler {
         let mut begin = 0;
         for run in tasks.chunk_by(|a, b| a.device == b.device) {
             let index = self.domain(run[0].device);
+            let dearest = run.iter().map(|task| task.change_cost).max().unwrap_or_default();
+            self.domains[index].configure(self.params.where_change_costs(dearest));
             self.part.reset(run.len());
             self.domains[index].policy.decide(now, run, &mut self.part);
             for (offset, &grant) in self.part.grants().iter().enumerate() {
@@ -132,7 +145,7 @@ impl Scheduler {
             Err(index) => {
                 let mut policy = (self.policy.make)();
                 policy.configure(&self.params);
-                self.domains.insert(index, Domain { device, policy, has_tasks: true });
+                self.domains.insert(index, Domain { device, policy, params: self.params, has_tasks: true });
                 index
             }
         };
@@ -243,6 +256,21 @@ mod tests {
         let end = Nanos::from_secs(1) + timeslice.get();
         assert_eq!(decide(&mut scheduler, &tasks[..2]).next_look(), Some(end));
         assert_eq!(decide(&mut scheduler, &tasks[2..]).next_look(), Some(end));
+    }
+
+    #[test]
+    fn where_changes_are_dear_turns_are_longer_unless_somebody_chose_their_length() {
+        let mut scheduler = scheduler("CFS");
+        let dear = |id| TaskView { change_cost: Nanos::from_micros(800), ..task(0, id, 0) };
+        let tasks = [dear(1), dear(2), task(1, 3, 0), task(1, 4, 0)];
+        let turn = |scheduler: &mut Scheduler, tasks| {
+            decide(scheduler, tasks).next_look().unwrap() - Nanos::from_secs(1)
+        };
+        assert_eq!(turn(&mut scheduler, &tasks[..2]), Nanos::from_millis(20));
+        assert_eq!(turn(&mut scheduler, &tasks[2..]), Timeslice::DEFAULT.get());
+        let timeslice = Timeslice::from_micros(200).unwrap();
+        scheduler.configure(Params { timeslice, ..Params::default() });
+        assert_eq!(turn(&mut scheduler, &tasks[..2]), timeslice.get());
     }
 
     #[test]

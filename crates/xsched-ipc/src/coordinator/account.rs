@@ -14,6 +14,10 @@ pub(super) struct Account {
     /// What it was last ordered.
     pub(super) order: Order,
     pub(super) state: TaskState,
+    /// Told to stop, with something still on the device.
+    pub(super) leaving: bool,
+    /// What it costs to take the device from it and to give it back, as its program says.
+    pub(super) change_cost: Nanos,
     /// Since when it is held with work to do.
     held_since: Nanos,
     /// Time it had work and was held.
@@ -33,6 +37,8 @@ impl Account {
             suspended: false,
             order: Order::Free,
             state: TaskState::Idle,
+            leaving: false,
+            change_cost: Nanos::ZERO,
             held_since: Nanos::ZERO,
             held: Nanos::ZERO,
             preemptions: 0,
@@ -41,12 +47,17 @@ impl Account {
         }
     }
 
+    /// Whether the device works for it.
+    pub(super) fn uses_device(&self) -> bool {
+        self.state == TaskState::Running || self.leaving
+    }
+
     /// Notes what the task does from now on, under the order it has.
     pub(super) fn turn_to(&mut self, ready: bool, now: Nanos) {
         let next = match (self.suspended, ready, self.order) {
             (true, ..) => TaskState::Suspended,
             (false, false, _) => TaskState::Idle,
-            (false, true, Order::Hold) => TaskState::Held,
+            (false, true, Order::Hold | Order::Stop) => TaskState::Held,
             (false, true, _) => TaskState::Running,
         };
         if next == TaskState::Held && self.state != TaskState::Held {

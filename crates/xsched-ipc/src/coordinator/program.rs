@@ -47,6 +47,8 @@ pub(super) struct Queue {
     pub(super) place: Option<usize>,
     /// Its program's threads slept through an order, because it had no work.
     call_owed: bool,
+    /// What taking the device from it and giving it back costs, as its program says.
+    pub(super) change_cost: Nanos,
     /// Launches seen, and those of queues that had this slot before without our noticing.
     passes: u64,
     passes_before: u64,
@@ -65,6 +67,7 @@ impl Queue {
             given: Order::Free,
             place: None,
             call_owed: false,
+            change_cost: Nanos::ZERO,
             passes: 0,
             passes_before: 0,
             noted: 0,
@@ -140,7 +143,7 @@ impl Program {
         let queue = &mut self.queues[queue];
         let Some(order) = queue.place.and_then(|place| orders.get(place)).copied() else { return };
         let Some(slot) = self.page.slot(queue.slot) else { return };
-        if (order == Order::Hold) != stopping {
+        if order.stops() != stopping {
             return;
         }
         if stopping {
@@ -261,6 +264,8 @@ impl Coordinator {
         let program = &mut self.programs[place];
         let queue = &mut program.queues[next];
         queue.waits = slot.waits();
+        let cost = slot.change_cost();
+        self.out_of_line |= std::mem::replace(&mut queue.change_cost, cost) != cost;
         let waits = queue.waits != Waits::NOBODY;
         let ready = slot.gate.is_ready();
         let edge = ready != queue.ready;

@@ -1,6 +1,6 @@
 //! What the coordinator tells those who look at it.
 
-use xsched_core::{Nanos, Order, ProcessId, QueueId, Task, TaskId};
+use xsched_core::{Nanos, ProcessId, QueueId, Task, TaskId};
 
 use super::{ClientId, Coordinator, queue_id};
 use crate::protocol::TaskState;
@@ -89,7 +89,7 @@ impl Coordinator {
                     device: queue.device.0,
                     settings: program.page.slot(queue.slot).map_or((0, 0, 0), crate::page::Slot::settings),
                     ready: queue.ready,
-                    held: queue.given == Order::Hold,
+                    held: queue.given.stops(),
                 }
             })
         })

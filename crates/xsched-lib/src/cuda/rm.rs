@@ -125,9 +125,9 @@ pub(crate) fn capability() -> Result<LevelCost, String> {
 /// Gives the process the slices that go with an order.
 pub(crate) fn follow(order: Order) {
     let wanted = match order {
-        Order::Free => USUAL_US,
+        Order::Free | Order::Shared => USUAL_US,
         Order::Watched => LONG_US,
-        Order::Paced | Order::Hold => SHORT_US,
+        Order::Paced | Order::Hold | Order::Stop => SHORT_US,
     };
     let mut slice = SLICE_US.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if *slice != wanted {

@@ -1,0 +1,204 @@
+//! From what a policy grants to what each task is ordered.
+//!
+//! ```text
+//!   nobody else is there                     Free
+//!   unpaced, first among unequals            Watched        equals beside it: Shared
+//!   paced, its process's turn                Paced          another's turn: Stop
+//!   held while somebody unpaced runs         Hold           that one takes the device by itself
+//!   held while somebody paced runs           Stop           off the device first, then the other begins
+//!   suspended by a person                    Stop
+//! ```
+//!
+//! Of several paced programs one runs at a time: a paced program gives way quickly, and two that give way quickly to
+//! each other get nothing done. Who takes the place of another begins once the other is off the device, so that what
+//! each of them had is known, and neither pays for the other.
+
+use xsched_core::{DeviceId, Nanos, Order, ProcessId};
+use xsched_policy::{Grant, TaskView};
+
+use super::Coordinator;
+
+/// How long one of several paced programs has the device. Long against what a change costs, short against what people
+/// notice.
+const TURN: Nanos = Nanos::from_millis(50);
+/// How long somebody has to leave the device before the next begins anyway.
+const PATIENCE: Nanos = Nanos::from_millis(3);
+
+/// Who has the device, of several paced programs on it.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    device: DeviceId,
+    holder: ProcessId,
+    until: Nanos,
+}
+
+/// The turns on all devices where there are any, and how long to wait for whom.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    turns: Vec<Turn>,
+    /// Since when somebody waits for another to leave a device.
+    handing_over: Vec<(DeviceId, Nanos)>,
+    contenders: Vec<ProcessId>,
+    /// When something here is due.
+    again_at: Option<Nanos>,
+}
+
+impl Turns {
+    /// When to look again.
+    pub(super) fn next_look(&self) -> Option<Nanos> {
+        self.again_at
+    }
+
+    fn look_at(&mut self, at: Nanos) {
+        self.again_at = Some(self.again_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// Whose turn it is among the contenders, of which there are several.
+    fn holder(&mut self, device: DeviceId, now: Nanos) -> Option<ProcessId> {
+        self.contenders.sort_unstable();
+        self.contenders.dedup();
+        let place = self.turns.iter().position(|turn| turn.device == device);
+        if self.contenders.len() < 2 {
+            place.map(|place| self.turns.swap_remove(place));
+            return self.contenders.first().copied();
+        }
+        let running = place.map(|place| self.turns[place]);
+        let goes_on = running.filter(|turn| now < turn.until && self.contenders.contains(&turn.holder));
+        let turn = goes_on.unwrap_or_else(|| {
+            let after = running.map(|turn| turn.holder);
+            let next = self.contenders.iter().find(|process| Some(**process) > after);
+            let holder = next.copied().unwrap_or(self.contenders[0]);
+            Turn { device, holder, until: now + TURN }
+        });
+        match place {
+            Some(place) => self.turns[place] = turn,
+            None => self.turns.push(turn),
+        }
+        self.look_at(turn.until);
+        Some(turn.holder)
+    }
+
+    /// Whether whoever waits for others to leave the device has to go on waiting.
+    fn has_patience(&mut self, device: DeviceId, now: Nanos) -> bool {
+        let since = match self.handing_over.iter().find(|(other, _)| *other == device) {
+            Some((_, since)) => *since,
+            None => {
+                self.handing_over.push((device, now));
+                now
+            }
+        };
+        self.look_at(since + PATIENCE);
+        now < since + PATIENCE
+    }
+
+    fn handed_over(&mut self, device: DeviceId) {
+        self.handing_over.retain(|(other, _)| *other != device);
+    }
+}
+
+impl Coordinator {
+    /// Turns the decision into orders, in the order of the tasks.
+    pub(super) fn order(&mut self, now: Nanos) {
+        let mut turns = std::mem::take(&mut self.turns);
+        turns.again_at = None;
+        let mut orders = std::mem::take(&mut self.orders);
+        let views = std::mem::take(&mut self.views);
+        orders.clear();
+        for together in views.chunk_by(|a, b| a.device == b.device) {
+            let first = orders.len();
+            let device = together[0].device;
+            self.grant(together, first, &mut orders);
+            let here = &mut orders[first..];
+            let unpaced = |order: &Order| matches!(order, Order::Free | Order::Watched | Order::Shared);
+            let led = together.iter().zip(&*here).any(|(task, order)| task.ready && unpaced(order));
+            if !led {
+                take_turns(&mut turns, together, here, device, now);
+            }
+            for (index, order) in here.iter_mut().enumerate() {
+                let before = self.accounts[first + index].order;
+                // Who is off the device stays off until it may run again.
+                if *order == Order::Hold && (!led || before == Order::Stop) {
+                    *order = Order::Stop;
+                }
+            }
+            self.hand_over(&mut turns, together, first, here, now);
+        }
+        self.turns = turns;
+        self.orders = orders;
+        self.views = views;
+    }
+
+    /// What the policy's word means for each task by itself.
+    fn grant(&self, together: &[TaskView], first: usize, orders: &mut Vec<Order>) {
+        let grant = |index: usize| self.decision.grants()[first + index];
+        let mut leaders = together.iter().enumerate().filter(|(index, _)| grant(*index) == Grant::Unpaced);
+        let leader = leaders.next().map(|(_, task)| task.process);
+        let equals = leaders.any(|(_, task)| Some(task.process) != leader);
+        for index in 0..together.len() {
+            orders.push(match grant(index) {
+                _ if self.accounts[first + index].suspended => Order::Stop,
+                Grant::Unpaced if together.len() == 1 => Order::Free,
+                Grant::Unpaced if equals => Order::Shared,
+                Grant::Unpaced => Order::Watched,
+                Grant::Paced => Order::Paced,
+                Grant::Hold if self.runs[first + index] => Order::Paced,
+                Grant::Hold => Order::Hold,
+            });
+        }
+    }
+
+    /// Has those who are to begin wait until the others have left the device.
+    fn hand_over(
+        &mut self,
+        turns: &mut Turns,
+        together: &[TaskView],
+        first: usize,
+        orders: &mut [Order],
+        now: Nanos,
+    ) {
+        let device = together[0].device;
+        for (index, task) in together.iter().enumerate() {
+            let leaves = task.ready && orders[index] == Order::Stop;
+            self.accounts[first + index].leaving = leaves && !self.is_off(first + index);
+        }
+        let accounts = &self.accounts[first..];
+        let waits = |index: usize, order: Order| {
+            let begins = together[index].ready && order == Order::Paced && accounts[index].order.stops();
+            let from_another = |other: usize| together[other].process != together[index].process;
+            begins && (0..together.len()).any(|other| accounts[other].leaving && from_another(other))
+        };
+        if !(0..together.len()).any(|index| waits(index, orders[index])) {
+            turns.handed_over(device);
+        } else if turns.has_patience(device, now) {
+            for (index, order) in orders.iter_mut().enumerate() {
+                if waits(index, *order) {
+                    *order = Order::Stop;
+                }
+            }
+        }
+    }
+
+    /// Whether the device runs nothing any more of a task that was told to stop, as far as its program says.
+    fn is_off(&self, place: usize) -> bool {
+        self.programs.iter().all(|program| {
+            let mut queues = program.queues.iter().filter(|queue| queue.place == Some(place) && queue.ready);
+            queues.all(|queue| program.page.slot(queue.slot).is_none_or(|slot| slot.is_off()))
+        })
+    }
+}
+
+/// Lets one of several paced programs run, and stops the others.
+fn take_turns(turns: &mut Turns, together: &[TaskView], orders: &mut [Order], device: DeviceId, now: Nanos) {
+    turns.contenders.clear();
+    for (task, order) in together.iter().zip(&*orders) {
+        if task.ready && *order == Order::Paced {
+            turns.contenders.push(task.process);
+        }
+    }
+    let Some(holder) = turns.holder(device, now) else { return };
+    for (task, order) in together.iter().zip(orders) {
+        if *order == Order::Paced && task.ready && task.process != holder {
+            *order = Order::Stop;
+        }
+    }
+}
