@@ -160,15 +160,19 @@ impl Lane {
 
     /// Calls `real`, which waits for the device, and takes note if the queue is idle afterwards.
     pub fn synchronized<R>(&self, real: impl FnOnce() -> R) -> R {
+        let wait = self.begin_wait();
+        let result = real();
+        wait.over();
+        result
+    }
+
+    /// Notes what has been launched, before somebody waits for all of it.
+    #[must_use]
+    pub fn begin_wait(&self) -> Wait<'_> {
         let gate = self.gate();
         let epoch = gate.epoch();
-        // Who is inside now may launch behind the point that `real` waits for: then nothing can be said.
-        let covered = !gate.is_occupied();
-        let result = real();
-        if covered {
-            gate.quiet(epoch, &*self.link);
-        }
-        result
+        // Who is inside now may launch behind the point that is waited for: then nothing can be said.
+        Wait { lane: self, gate, covered: (!gate.is_occupied()).then_some(epoch) }
     }
 
     /// Finds out without waiting whether the queue has become idle; places a marker if none covers the work. To be
@@ -317,6 +321,22 @@ impl Lane {
             lock(&self.tail).window.resumed(Nanos::now());
         }
         Ok(())
+    }
+}
+
+/// Somebody waits for everything that a queue has launched.
+pub struct Wait<'a> {
+    lane: &'a Lane,
+    gate: &'a Gate,
+    covered: Option<Epoch>,
+}
+
+impl Wait<'_> {
+    /// All of it has completed.
+    pub fn over(self) {
+        if let Some(epoch) = self.covered {
+            self.gate.quiet(epoch, &*self.lane.link);
+        }
     }
 }
 

@@ -23,7 +23,7 @@ pub use hal::{HalError, HwQueue, Marker, Progress};
 pub use hint::{Deadline, HintError, Hints, Laxity, Priority, Timeslice, Utilization};
 pub use histogram::Histogram;
 pub use ids::{DeviceId, DeviceKind, ProcessId, QueueId, TaskId};
-pub use lane::Lane;
+pub use lane::{Lane, Wait};
 pub use level::{Capabilities, Level, LevelCost, LevelError, LevelRequest};
 pub use null::NullQueue;
 pub use queue::{QueueError, QueueState, RecordedEvent, Resume, Suspend, XQueue};

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use xsched_core::{HwQueue, LevelError, LevelRequest, Link as _};
+use xsched_core::{DeviceId, HwQueue, LevelError, LevelRequest, Link as _, Wait};
 
 use crate::agent;
 use crate::bell::Bell;
@@ -76,6 +76,32 @@ impl Client {
         }
         *started = true;
         Ok(())
+    }
+
+    /// Calls `real`, which waits for everything on a device, and takes note of the queues that are idle afterwards.
+    /// `completed` says whether it did.
+    pub fn synchronized<R>(
+        &self,
+        device: DeviceId,
+        real: impl FnOnce() -> R,
+        completed: impl FnOnce(&R) -> bool,
+    ) -> R {
+        let mut queues = self.program.living();
+        queues.retain(|queue| queue.lane().hw().device() == device && !queue.lane().gate().is_free());
+        let waits: Vec<_> = queues.iter().map(|queue| queue.lane().begin_wait()).collect();
+        let result = real();
+        if completed(&result) {
+            waits.into_iter().for_each(Wait::over);
+        }
+        result
+    }
+
+    /// Some queue may have become idle: finds out soon which.
+    pub fn look_soon(&self) {
+        let contended = |queue: &Arc<JoinedQueue>| !queue.lane().gate().is_free();
+        if self.program.living().iter().any(contended) {
+            self.program.seat().page.orders().bump();
+        }
     }
 
     /// Frees every queue and leaves the scheduler for good: the program is about to end.

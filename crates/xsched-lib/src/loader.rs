@@ -59,6 +59,15 @@ impl Library {
         self.hooks
     }
 
+    /// What the copy that the program uses exports under a name; null if it is not known yet, or has no such function.
+    pub(crate) fn find(&self, name: &CStr) -> *mut c_void {
+        match self.copy() {
+            copy if copy.is_null() => copy,
+            // SAFETY: the handle is one the loader gave us and that is never closed; the name is a C string.
+            copy => unsafe { real_dlsym()(copy, name.as_ptr()) },
+        }
+    }
+
     /// The hook for a name as `dlsym` is asked for it.
     fn hook(&self, name: &CStr) -> Option<&'static Hook> {
         let ours = name.to_bytes().starts_with(self.prefix.as_bytes());
@@ -104,13 +113,8 @@ impl<F: Copy> Function<F> {
 
     /// The function; none before the library is known, or if it lacks it.
     pub(crate) fn get(&self) -> Option<F> {
-        let look_up = |name: &CStr| match self.library.copy() {
-            copy if copy.is_null() => copy,
-            // SAFETY: the handle is one the loader gave us and that is never closed; the name is a C string.
-            copy => unsafe { real_dlsym()(copy, name.as_ptr()) },
-        };
         // SAFETY: whoever made this vouched for the type. The loader answers with the function of the name, or null.
-        unsafe { self.real.get(look_up) }
+        unsafe { self.real.get(|name| self.library.find(name)) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xsched_core::{HwQueue, LevelRequest, Limit};
+use xsched_core::{HwQueue, LevelRequest, Limit, Wait};
 use xsched_ipc::report::{Severity, report};
 use xsched_ipc::{Client, JoinedQueue};
 
@@ -52,6 +52,14 @@ impl Station {
         match &self.queue {
             Some(queue) => queue.lane().synchronized(real),
             None => real(),
+        }
+    }
+
+    /// Calls `ask`, which says whether the queue's work is done, without waiting.
+    pub(crate) fn query(&self, ask: &mut dyn FnMut() -> bool) {
+        let wait = self.queue.as_ref().map(|queue| queue.lane().begin_wait());
+        if ask() {
+            wait.into_iter().for_each(Wait::over);
         }
     }
 

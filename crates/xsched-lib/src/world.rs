@@ -9,7 +9,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use xsched_core::{Process, ProcessId};
+use xsched_core::{DeviceId, Process, ProcessId};
 use xsched_interpose::{Table, lifetime};
 use xsched_ipc::environment::{Environment, Scheduler};
 use xsched_ipc::report::{Severity, report};
@@ -141,6 +141,16 @@ impl World {
     #[inline]
     pub(crate) fn with<R>(&self, handle: usize, work: impl FnOnce(Option<&Station>) -> R) -> R {
         self.queues.with(handle, work)
+    }
+
+    /// Calls `real`, which waits for everything on a device.
+    pub(crate) fn synchronize(&self, device: DeviceId, real: &mut dyn FnMut()) {
+        self.client.synchronized(device, real, |()| true);
+    }
+
+    /// The program has seen that some work of its is done.
+    pub(crate) fn look_soon(&self) {
+        self.client.look_soon();
     }
 
     /// A queue is about to be destroyed.

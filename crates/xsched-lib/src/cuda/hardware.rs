@@ -1,36 +1,33 @@
-//! A CUDA stream, through the driver's functions. Markers are events that are polled.
+//! A CUDA stream, through the driver's functions.
 
-use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use xsched_core::{
-    Capabilities, DeviceId, DeviceKind, HalError, HwQueue, Level, LevelRequest, Marker, Nanos, Order,
-    Progress,
+    Capabilities, DeviceId, HalError, HwQueue, Level, LevelCost, LevelRequest, Marker, Nanos, Order, Progress,
 };
 use xsched_interpose::Lease;
 
+use super::capture::unless_capturing;
+use super::device::{self, Membership};
+use super::marks::{Marks, Reason};
 use super::rm;
-use super::vendor::{self, Code, Context, Event, Stream};
-use crate::loader::Function;
+use super::vendor::{self, Code, Context, PER_THREAD, Stream, checked};
 use crate::station::Leased;
 
-/// How long to wait before asking an event again.
+/// How long to wait before looking again how far the stream is.
 const POLL: Duration = Duration::from_micros(50);
-/// `CU_EVENT_DISABLE_TIMING`: the cheapest kind.
-const PLAIN_EVENT: u32 = 2;
-
-/// Streams being captured, in the whole program. While there are any, nothing of ours is put into a stream.
-pub(crate) static CAPTURES: AtomicUsize = AtomicUsize::new(0);
 
 /// See the head of this file.
 pub(crate) struct CudaStream {
     lease: Lease<Handle>,
     device: DeviceId,
     capabilities: Capabilities,
-    marks: Mutex<Marks>,
+    marks: Marks,
+    member: Membership,
+    /// The one thread that can name this stream, if it is that thread's default stream.
+    only: Option<ThreadId>,
 }
 
 #[derive(Clone, Copy)]
@@ -44,41 +41,41 @@ unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
-#[derive(Default)]
-struct Marks {
-    placed: VecDeque<(Marker, EventHandle)>,
-    unused: Vec<EventHandle>,
-    reached: Progress,
+/// The GPU of the context that is current on this thread.
+pub(crate) fn current_device() -> Option<DeviceId> {
+    let mut device = 0;
+    // SAFETY: the place has room for the answer.
+    if unsafe { vendor::CTX_GET_DEVICE.get()?(&raw mut device) } != vendor::SUCCESS {
+        return None;
+    }
+    let attribute = |which: c_int| {
+        let mut value = 0;
+        // SAFETY: as above.
+        let code = unsafe { vendor::DEVICE_ATTRIBUTE.get()?(&raw mut value, which, device) };
+        u32::try_from(value).ok().filter(|_| code == vendor::SUCCESS)
+    };
+    // Domain, bus and device number on the PCI bus: the same however the program numbers its GPUs.
+    Some(rm::pci(attribute(50)?, attribute(33)?, attribute(34)?))
 }
-
-#[derive(Clone, Copy)]
-struct EventHandle(Event);
-
-// SAFETY: as for `Handle`.
-unsafe impl Send for EventHandle {}
 
 impl CudaStream {
     /// A stream of the context that is current on this thread. None if the driver cannot be asked.
     pub(crate) fn new(stream: Stream, context: Context) -> Option<Self> {
-        let mut device = 0;
-        // SAFETY: the place has room for the answer; a context is current, the caller has seen it.
-        if unsafe { vendor::CTX_GET_DEVICE.get()?(&raw mut device) } != vendor::SUCCESS {
-            return None;
-        }
-        let attribute = |which: c_int| {
-            let mut value = 0;
-            // SAFETY: as above.
-            let code = unsafe { vendor::DEVICE_ATTRIBUTE.get()?(&raw mut value, which, device) };
-            u32::try_from(value).ok().filter(|_| code == vendor::SUCCESS)
-        };
-        // Domain, bus and device number on the PCI bus.
-        let (domain, bus, slot) = (attribute(50)?, attribute(33)?, attribute(34)?);
-        let device = DeviceId::new(DeviceKind::Gpu, (domain << 16) | (bus << 8) | (slot << 3));
-        let capabilities =
-            Capabilities::block_only(format!("device {device}"), "stall points are not placed yet")
-                .with_interrupt(rm::capability());
-        let lease = Lease::new(Handle { stream, context });
-        Some(Self { lease, device, capabilities, marks: Mutex::default() })
+        let device = current_device()?;
+        let (marks, stops) = unless_capturing(|| Marks::new(stream))?;
+        let stops =
+            stops.map(|()| LevelCost { preempt: Nanos::from_micros(500), restore: Nanos::from_micros(10) });
+        let capabilities = Capabilities::block_only(format!("device {device}"), "")
+            .with_deactivate(stops)
+            .with_interrupt(device::interrupts(device));
+        Some(Self {
+            lease: Lease::new(Handle { stream, context }),
+            device,
+            capabilities,
+            marks,
+            member: Membership::on(device),
+            only: (stream.addr() == PER_THREAD).then(|| std::thread::current().id()),
+        })
     }
 
     fn failed(&self, what: &'static str, why: String) -> HalError {
@@ -86,22 +83,17 @@ impl CudaStream {
     }
 
     /// Does something with the stream while its context is current on this thread.
-    fn with<F: Copy, R>(
+    fn with<R>(
         &self,
         what: &'static str,
-        function: &Function<F>,
-        work: impl FnOnce(F, Stream) -> Result<R, Code>,
+        work: impl FnOnce(Stream) -> Result<R, Code>,
     ) -> Result<R, HalError> {
-        let needed = function.get().zip(vendor::CTX_PUSH.get()).zip(vendor::CTX_POP.get());
-        let ((function, push), pop) =
-            needed.ok_or_else(|| self.failed(what, "the driver lacks it".to_owned()))?;
+        let needed = vendor::CTX_PUSH.get().zip(vendor::CTX_POP.get());
+        let (push, pop) = needed.ok_or_else(|| self.failed(what, "the driver lacks it".to_owned()))?;
         let done = self.lease.with(|Handle { stream, context }| {
             // SAFETY: the lease makes sure that the stream exists, and with it its context.
-            let code = unsafe { push(context) };
-            if code != vendor::SUCCESS {
-                return Err(code);
-            }
-            let result = work(function, stream);
+            checked(unsafe { push(context) })?;
+            let result = work(stream);
             let mut popped = std::ptr::null_mut();
             // SAFETY: pushed above; the place has room for a handle.
             unsafe { pop(&raw mut popped) };
@@ -112,20 +104,12 @@ impl CudaStream {
             Some(result) => result.map_err(|code| self.failed(what, format!("error {code}"))),
         }
     }
-
-    fn marks(&self) -> MutexGuard<'_, Marks> {
-        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Leased for CudaStream {
     fn end(&self) {
         self.lease.end();
     }
-}
-
-fn checked(code: Code) -> Result<(), Code> {
-    if code == vendor::SUCCESS { Ok(()) } else { Err(code) }
 }
 
 impl HwQueue for CudaStream {
@@ -139,49 +123,19 @@ impl HwQueue for CudaStream {
 
     fn mark(&self, marker: Marker) -> Result<(), HalError> {
         const WHAT: &str = "placing a marker";
-        if CAPTURES.load(Ordering::SeqCst) != 0 {
-            return Err(self.failed(WHAT, "a stream is being captured".to_owned()));
+        if self.only.is_some_and(|only| only != std::thread::current().id()) {
+            return Err(self.failed(WHAT, "the stream is another thread's".to_owned()));
         }
-        let mut marks = self.marks();
-        let event = match marks.unused.pop() {
-            Some(event) => event,
-            None => self.with(WHAT, &vendor::EVENT_CREATE, |create, _| {
-                let mut event = std::ptr::null_mut();
-                // SAFETY: the place has room for a handle, and a context is current.
-                checked(unsafe { create(&raw mut event, PLAIN_EVENT) })?;
-                Ok(EventHandle(event))
-            })?,
-        };
-        let recorded = self.with(WHAT, &vendor::EVENT_RECORD, |record, stream| {
-            // SAFETY: both belong to the context that is current.
-            checked(unsafe { record(event.0, stream) })
-        });
-        match recorded {
-            Ok(()) => marks.placed.push_back((marker, event)),
-            Err(_) => marks.unused.push(event),
-        }
-        recorded
+        let placed = unless_capturing(|| self.with(WHAT, |stream| self.marks.place(stream, marker)));
+        placed.unwrap_or_else(|| Err(self.failed(WHAT, "a stream is being captured".to_owned())))
     }
 
     fn progress(&self) -> Progress {
-        let mut marks = self.marks();
-        while let Some((marker, event)) = marks.placed.front().copied() {
-            let reached = self.with("asking a marker", &vendor::EVENT_QUERY, |query, _| {
-                // SAFETY: an event that we made and never destroy.
-                match unsafe { query(event.0) } {
-                    vendor::SUCCESS => Ok(true),
-                    vendor::NOT_READY => Ok(false),
-                    code => Err(code),
-                }
-            });
-            if !reached.unwrap_or(false) {
-                break;
-            }
-            marks.placed.pop_front();
-            marks.unused.push(event);
-            marks.reached = Progress { marker, at: None };
+        if let Some(reached) = self.marks.reached() {
+            return reached;
         }
-        marks.reached
+        let asked = unless_capturing(|| self.with("asking a marker", |_| Ok(self.marks.ask())));
+        asked.and_then(Result::ok).unwrap_or_else(|| self.marks.known())
     }
 
     fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError> {
@@ -199,25 +153,41 @@ impl HwQueue for CudaStream {
     }
 
     fn synchronize(&self) -> Result<(), HalError> {
-        self.with("synchronizing", &vendor::STREAM_SYNCHRONIZE, |synchronize, stream| {
+        const MISSING: Code = 801;
+        self.with("synchronizing", |stream| {
+            let synchronize = vendor::STREAM_SYNCHRONIZE.get().ok_or(MISSING)?;
             // SAFETY: the stream belongs to the context that is current.
             checked(unsafe { synchronize(stream) })
         })
     }
 
-    /// Nothing is left to do here: the slices set in `order_changed` make a running kernel give way to more important
-    /// work, and the gate keeps new ones out. That is less than the core's contract asks for: a kernel that nobody
-    /// competes with runs on to its end. A full stop needs the channels themselves to be disabled, which is not done yet.
     fn preempt(&self, level: Level) -> Result<(), HalError> {
         self.capabilities.negotiate(LevelRequest::Exactly(level))?;
+        self.marks.stand(Reason::Preempted, true);
+        if level == Level::Interrupt {
+            self.member.stop(true).map_err(|why| self.failed("stopping the program's channels", why))?;
+        }
         Ok(())
     }
 
     fn restore(&self) -> Result<(), HalError> {
-        Ok(())
+        self.marks.stand(Reason::Preempted, false);
+        self.member.stop(false).map_err(|why| self.failed("letting the program's channels go on", why))
     }
 
+    /// The slices decide who takes the GPU from whom; a stream that holds also stands at its next stop point, so that the
+    /// gaps between the launches of a more important program are not filled with what it would have to interrupt again.
     fn order_changed(&self, order: Order) {
-        rm::follow(order);
+        self.marks.stand(Reason::Order, order.stops());
+        // A driver that refuses leaves it at stop points and the gate.
+        let _ = self.member.follow(order);
+    }
+
+    fn gives_way(&self) -> bool {
+        true
+    }
+
+    fn marks_from_any_thread(&self) -> bool {
+        self.only.is_none()
     }
 }

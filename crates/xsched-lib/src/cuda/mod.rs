@@ -3,24 +3,24 @@
 //! Programs find the driver's functions in three ways, and all three lead here: by linking (our exports come first), by
 //! `dlsym` ([`crate::loader`]), and by the driver's own `cuGetProcAddress`.
 
+mod board;
+mod capture;
+mod device;
 mod hardware;
+mod marks;
 mod rm;
 mod vendor;
 
+use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::atomic::Ordering;
 
-use xsched_interpose::forward_once;
+use xsched_interpose::{aside, forward_once};
 
 use crate::hooks::hooks;
 use crate::loader::Hook;
 use crate::world::{World, world};
-use hardware::{CAPTURES, CudaStream};
-use vendor::{Code, Context, LaunchConfig, Stream};
-
-/// The default stream as each of the two kinds of functions understands it.
-const LEGACY: usize = 1;
-const PER_THREAD: usize = 2;
+use hardware::{CudaStream, current_device};
+use vendor::{Code, Context, LEGACY, LaunchConfig, PER_THREAD, Stream};
 
 hooks! {
     names begin with "cu";
@@ -42,15 +42,19 @@ hooks! {
     fn cuGraphLaunch_ptsz(graph: *mut c_void, stream: Stream) -> Code = |real, _, stream| launch(real, stream, PER_THREAD);
     fn cuStreamSynchronize(stream: Stream) -> Code = |real, stream| synchronize(real, stream, LEGACY);
     fn cuStreamSynchronize_ptsz(stream: Stream) -> Code = |real, stream| synchronize(real, stream, PER_THREAD);
+    fn cuStreamQuery(stream: Stream) -> Code = |real, stream| query(real, stream, LEGACY);
+    fn cuStreamQuery_ptsz(stream: Stream) -> Code = |real, stream| query(real, stream, PER_THREAD);
+    fn cuCtxSynchronize() -> Code = synchronize_device;
+    fn cuEventSynchronize(event: *mut c_void) -> Code = |real, _| after_event(real);
     fn cuStreamDestroy_v2(stream: Stream) -> Code = destroy;
-    fn cuStreamBeginCapture_v2(stream: Stream, mode: c_int) -> Code = |real, _, _| begin_capture(real);
-    fn cuStreamBeginCapture_v2_ptsz(stream: Stream, mode: c_int) -> Code = |real, _, _| begin_capture(real);
+    fn cuStreamBeginCapture_v2(stream: Stream, mode: c_int) -> Code = |real, _, _| capture::begin(real);
+    fn cuStreamBeginCapture_v2_ptsz(stream: Stream, mode: c_int) -> Code = |real, _, _| capture::begin(real);
     fn cuStreamBeginCaptureToGraph(stream: Stream, graph: *mut c_void, dependencies: *const c_void, data: *const c_void, count: usize, mode: c_int) -> Code
-        = |real, _, _, _, _, _, _| begin_capture(real);
+        = |real, _, _, _, _, _, _| capture::begin(real);
     fn cuStreamBeginCaptureToGraph_ptsz(stream: Stream, graph: *mut c_void, dependencies: *const c_void, data: *const c_void, count: usize, mode: c_int) -> Code
-        = |real, _, _, _, _, _, _| begin_capture(real);
-    fn cuStreamEndCapture(stream: Stream, graph: *mut *mut c_void) -> Code = |real, _, _| end_capture(real);
-    fn cuStreamEndCapture_ptsz(stream: Stream, graph: *mut *mut c_void) -> Code = |real, _, _| end_capture(real);
+        = |real, _, _, _, _, _, _| capture::begin(real);
+    fn cuStreamEndCapture(stream: Stream, graph: *mut *mut c_void) -> Code = |real, _, _| capture::end(real);
+    fn cuStreamEndCapture_ptsz(stream: Stream, graph: *mut *mut c_void) -> Code = |real, _, _| capture::end(real);
     fn cuGetProcAddress(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64) -> Code
         = answer_with_hook;
     fn cuGetProcAddress_v2(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int) -> Code
@@ -78,7 +82,8 @@ fn answer_with_hook(
     }
     // SAFETY: the driver has just written its answer there.
     let address = unsafe { *found };
-    if let Some(hook) = name.filter(|_| !address.is_null()).and_then(|name| hook_for(name, version, flags)) {
+    let hook = name.filter(|_| !address.is_null()).and_then(|name| hook_for(name, version, flags));
+    if let Some(hook) = hook.filter(|hook| is_the_form(hook, address)) {
         // SAFETY: as above.
         unsafe { *found = hook.put_before(address) };
     }
@@ -105,27 +110,38 @@ fn hook_for(name: &CStr, version: c_int, flags: u64) -> Option<&'static Hook> {
     by_thread.or_else(|| hooks.iter().find(|hook| is(hook, "")))
 }
 
+/// Newer drivers answer to this plain name with a function that takes a context: that one is not hooked.
+fn is_the_form(hook: &Hook, address: *mut c_void) -> bool {
+    hook.name != c"cuCtxSynchronize" || LIBRARY.find(hook.name) == address
+}
+
 fn stream_of(config: *const LaunchConfig) -> Stream {
     // SAFETY: the driver is about to read the same place.
     if config.is_null() { std::ptr::null_mut() } else { unsafe { (*config).stream } }
 }
 
-/// What tells streams apart: handles are unique, but the default stream is each context's own.
+/// What tells streams apart: handles are unique, but the default stream is each context's own, and one kind of it each
+/// thread's too.
 fn key(stream: Stream, default: usize) -> Option<(usize, Context)> {
+    thread_local!(static HERE: u8 = const { 0 });
     let mut context = std::ptr::null_mut();
     // SAFETY: the place has room for a handle.
     let code = unsafe { vendor::CTX_GET_CURRENT.get()?(&raw mut context) };
     if code != vendor::SUCCESS || context.is_null() {
         return None;
     }
-    let which = if stream.is_null() { default } else { stream.addr() };
-    Some((if which <= PER_THREAD { context.addr() + which } else { which }, context))
+    let key = match if stream.is_null() { default } else { stream.addr() } {
+        LEGACY => context.addr() + LEGACY,
+        PER_THREAD => HERE.with(|here| std::ptr::from_ref(here).addr()) ^ context.addr().rotate_left(20),
+        handle => handle,
+    };
+    Some((key, context))
 }
 
 fn launch(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
     let Some(world) = world() else { return real() };
     forward_once(real, |call| {
-        if is_captured(stream) {
+        if capture::is_captured(stream) {
             return;
         }
         let Some((key, context)) = key(stream, default) else { return };
@@ -145,45 +161,89 @@ fn synchronize(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> C
     })
 }
 
-fn destroy(real: impl FnOnce() -> Code, stream: Stream) -> Code {
-    forward_once(real, |_| {
-        if let Some(world) = world() {
-            world.retire(stream.addr());
+/// A stream that says it is done is idle, as after a wait.
+fn query(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
+    let Some(world) = world() else { return real() };
+    let mut real = Some(real);
+    let mut code = None;
+    let mut ask = || {
+        code = real.take().map(|real| real());
+        code == Some(vendor::SUCCESS)
+    };
+    aside(|| {
+        if let Some((key, _)) = key(stream, default) {
+            world.with(key, |station| station.map(|station| station.query(&mut ask)));
+        }
+    });
+    match (code, real) {
+        (Some(code), _) => code,
+        (None, Some(real)) => real(),
+        (None, None) => vendor::NOT_INITIALIZED,
+    }
+}
+
+fn synchronize_device(real: impl FnOnce() -> Code) -> Code {
+    let Some(world) = world() else { return real() };
+    forward_once(real, |call| {
+        if let Some(device) = current_device() {
+            world.synchronize(device, call);
         }
     })
 }
 
-/// A stream that is being captured is never held: what is launched there is recorded, not run.
-fn is_captured(stream: Stream) -> bool {
-    if CAPTURES.load(Ordering::SeqCst) == 0 {
-        return false;
-    }
-    let mut status = 0;
-    let code = vendor::STREAM_IS_CAPTURING.get().map(|ask| {
-        // SAFETY: the place has room for the answer.
-        unsafe { ask(stream, &raw mut status) }
-    });
-    code != Some(vendor::SUCCESS) || status != 0
-}
-
-fn begin_capture(real: impl FnOnce() -> Code) -> Code {
-    // Counted first: nothing of ours may come into the stream once it is captured.
-    CAPTURES.fetch_add(1, Ordering::SeqCst);
+/// What the event was recorded behind is done; whether that was all its stream had is to be found out.
+fn after_event(real: impl FnOnce() -> Code) -> Code {
     let code = real();
-    if code != vendor::SUCCESS {
-        CAPTURES.fetch_sub(1, Ordering::SeqCst);
-    }
+    aside(|| {
+        if let Some(world) = world() {
+            world.look_soon();
+        }
+    });
     code
 }
 
-fn end_capture(real: impl FnOnce() -> Code) -> Code {
-    let code = real();
-    let _ = CAPTURES.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+fn destroy(real: impl FnOnce() -> Code, stream: Stream) -> Code {
+    // A capture ends with its stream.
+    let captured = capture::is_captured(stream);
+    let code = forward_once(real, |_| {
+        if let Some(world) = world() {
+            world.retire(stream.addr());
+        }
+    });
+    if captured && code == vendor::SUCCESS {
+        capture::over();
+    }
     code
 }
 
 #[cold]
 fn adopt(world: &World, key: usize, stream: Stream, default: usize, context: Context) -> bool {
     let stream = if stream.is_null() { std::ptr::without_provenance_mut(default) } else { stream };
-    world.adopt(key, || CudaStream::new(stream, context))
+    let adopted = world.adopt(key, || CudaStream::new(stream, context));
+    if adopted && stream.addr() == PER_THREAD {
+        OwnStreams::add(key);
+    }
+    adopted
+}
+
+/// The default streams of one thread, in several contexts perhaps. They end with the thread.
+#[derive(Default)]
+struct OwnStreams(RefCell<Vec<usize>>);
+
+impl OwnStreams {
+    fn add(key: usize) {
+        thread_local!(static OWN: OwnStreams = OwnStreams::default());
+        // A thread that is about to end has none any more.
+        let _ = OWN.try_with(|own| own.0.borrow_mut().push(key));
+    }
+}
+
+impl Drop for OwnStreams {
+    fn drop(&mut self) {
+        aside(|| {
+            if let Some(world) = world() {
+                self.0.borrow().iter().for_each(|key| world.retire(*key));
+            }
+        });
+    }
 }

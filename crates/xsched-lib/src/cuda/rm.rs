@@ -1,55 +1,66 @@
-//! Timeslices of the process's own channel groups, through the driver's resource manager.
+//! The process's own objects in the driver's resource manager, and what can be asked of them.
 //!
-//! The GPU changes from one process to another when the slice of the one that runs has ended. With the shortest slice
-//! for what may be interrupted and a long one for what may not, the important process takes the GPU from a running
-//! kernel, and keeps it while it has something to run.
+//! The handles are learnt by watching the process's own calls; what is asked is allowed to every process for its own
+//! objects. A layout that we do not know is left alone, and a refusal leads to the next lower level.
 //!
-//! The handles are learnt by watching the process's own calls; the calls are allowed to every process on its own
-//! objects. A layout that we do not know is left alone.
+//! ```text
+//!   client ── device ──┬── subdevice            asked which GPU it is, and to stop channels
+//!                      ├── channel group        of the compute engine: has a timeslice
+//!                      │     └── channels
+//!                      └── channel groups       of the copy engines: left alone
+//! ```
 
 use std::ffi::{c_int, c_ulong, c_void};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use xsched_core::{LevelCost, Nanos, Order};
+use xsched_core::{DeviceId, DeviceKind};
 
 /// `_IOWR('F', nr, size)` without the size.
 const fn is_call(request: c_ulong, nr: c_ulong) -> bool {
     request & 0xffff == (('F' as c_ulong) << 8) | nr
 }
 
+const FREE: c_ulong = 0x29;
 const ALLOC: c_ulong = 0x2b;
 const CONTROL: c_ulong = 0xc020_462a;
+
+const SUBDEVICE: u32 = 0x2080;
 const CHANNEL_GROUP: u32 = 0xa06c;
+/// All kinds of channels end in this.
+const CHANNEL: u32 = 0x6f;
+
+const GET_TIMESLICE: u32 = 0xa06c_0104;
 const SET_TIMESLICE: u32 = 0xa06c_0103;
+const DISABLE_CHANNELS: u32 = 0x2080_110b;
+const GET_GPU_ID: u32 = 0x2080_0142;
+const GET_PCI_INFO: u32 = 0x021b;
 
-/// What the driver gives a context when it is made.
-const USUAL_US: u64 = 2048;
-/// For whom nobody may interrupt.
-const LONG_US: u64 = 10_000;
-/// For whom somebody may.
-const SHORT_US: u64 = 1;
+/// The engines that run kernels; beyond are those that copy, encode and decode.
+const COMPUTE_ENGINES: std::ops::RangeInclusive<u32> = 1..=8;
 
-const MOST: usize = 32;
-
-/// A compute channel group: the first of its parent, for the others are those of the copy engines.
-struct Group {
-    fd: AtomicI32,
-    client: AtomicU32,
-    parent: AtomicU32,
-    handle: AtomicU32,
+/// One object of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Object {
+    fd: c_int,
+    client: u32,
+    parent: u32,
+    handle: u32,
+    kind: Kind,
 }
 
-static GROUPS: [Group; MOST] = [const {
-    Group {
-        fd: AtomicI32::new(-1),
-        client: AtomicU32::new(0),
-        parent: AtomicU32::new(0),
-        handle: AtomicU32::new(0),
-    }
-}; MOST];
-static KNOWN: AtomicUsize = AtomicUsize::new(0);
-static SLICE_US: Mutex<u64> = Mutex::new(USUAL_US);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Subdevice,
+    ComputeGroup,
+    Channel,
+}
+
+static OBJECTS: Mutex<Vec<Object>> = Mutex::new(Vec::new());
+
+fn objects() -> MutexGuard<'static, Vec<Object>> {
+    OBJECTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 static REAL_IOCTL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -73,69 +84,103 @@ fn real_ioctl() -> Ioctl {
 pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     // SAFETY: the caller's own arguments.
     let answer = unsafe { real_ioctl()(fd, request, argument) };
-    if answer == 0 && is_call(request, ALLOC) && !argument.is_null() {
+    let watched = is_call(request, ALLOC) || is_call(request, FREE);
+    if answer == 0 && watched && !argument.is_null() {
         let size = usize::try_from((request >> 16) & 0x3fff).unwrap_or(0);
         // SAFETY: the kernel has just accepted `size` bytes at `argument`.
-        unsafe { learn(fd, argument.cast(), size) };
+        let words = unsafe { Words::at(argument, size) };
+        xsched_interpose::aside(|| if is_call(request, ALLOC) { made(fd, &words) } else { freed(&words) });
     }
     answer
 }
 
-/// Takes note of a channel group that was made.
-///
-/// # Safety
-/// `size` bytes at `words` can be read.
-unsafe fn learn(fd: c_int, words: *const u32, size: usize) {
+/// What the kernel was given.
+struct Words {
+    words: [u32; 12],
+    size: usize,
+}
+
+impl Words {
+    /// # Safety
+    /// `size` bytes at `place` can be read.
+    unsafe fn at(place: *const c_void, size: usize) -> Self {
+        let mut words = [0; 12];
+        for (n, word) in words.iter_mut().enumerate().take(size / 4) {
+            // SAFETY: by the caller's word.
+            *word = unsafe { place.cast::<u32>().add(n).read_unaligned() };
+        }
+        Self { words, size }
+    }
+
+    /// The address of the parameters.
+    fn parameters(&self) -> *const u32 {
+        let address = u64::from(self.words[4]) | (u64::from(self.words[5]) << 32);
+        std::ptr::with_exposed_provenance(usize::try_from(address).unwrap_or(0))
+    }
+}
+
+/// Takes note of an object that was made.
+fn made(fd: c_int, call: &Words) {
     // The status is the last word of the short form, and the eleventh of the long one.
-    let status = match size {
-        32 => 7,
-        48 => 10,
+    let status = match call.size {
+        32 => call.words[7],
+        48 => call.words[10],
         _ => return,
     };
-    // SAFETY: by the caller's word; both forms are longer than what is read.
-    let word = |n: usize| unsafe { words.add(n).read_unaligned() };
-    let (root, parent, new, class) = (word(0), word(1), word(2), word(3));
-    if class != CHANNEL_GROUP || word(status) != 0 {
+    let [client, parent, handle, class, ..] = call.words;
+    if status != 0 {
         return;
     }
-    let known = KNOWN.load(Ordering::Acquire).min(MOST);
-    let of_parent = |group: &Group| {
-        group.client.load(Ordering::Relaxed) == root && group.parent.load(Ordering::Relaxed) == parent
-    };
-    if known == MOST || GROUPS[..known].iter().any(of_parent) {
-        return;
-    }
-    let group = &GROUPS[known];
-    group.fd.store(fd, Ordering::Relaxed);
-    group.client.store(root, Ordering::Relaxed);
-    group.parent.store(parent, Ordering::Relaxed);
-    group.handle.store(new, Ordering::Relaxed);
-    // Two threads that make contexts at the same moment: one group is not known, which is what it was before.
-    let _ = KNOWN.compare_exchange(known, known + 1, Ordering::AcqRel, Ordering::Relaxed);
-}
-
-/// Whether running kernels can be interrupted, or why not.
-pub(crate) fn capability() -> Result<LevelCost, String> {
-    if KNOWN.load(Ordering::Acquire) == 0 {
-        return Err("no channel group was seen (is the library preloaded?)".to_owned());
-    }
-    Ok(LevelCost { preempt: Nanos::from_micros(200), restore: Nanos::from_micros(200) })
-}
-
-/// Gives the process the slices that go with an order.
-pub(crate) fn follow(order: Order) {
-    let wanted = match order {
-        Order::Free | Order::Shared => USUAL_US,
-        Order::Watched => LONG_US,
-        Order::Paced | Order::Hold | Order::Stop => SHORT_US,
-    };
-    let mut slice = SLICE_US.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if *slice != wanted {
-        let known = KNOWN.load(Ordering::Acquire).min(MOST);
-        for group in &GROUPS[..known] {
-            set_timeslice(group, wanted);
+    let mut objects = objects();
+    let kind = match class {
+        SUBDEVICE => Kind::Subdevice,
+        CHANNEL_GROUP if is_compute(call.parameters(), &objects, client, parent) => Kind::ComputeGroup,
+        _ if class & 0xff == CHANNEL && class > 0xff => {
+            let of_group = |object: &Object| {
+                object.kind == Kind::ComputeGroup && (object.client, object.handle) == (client, parent)
+            };
+            if !objects.iter().any(of_group) {
+                return;
+            }
+            Kind::Channel
         }
-        *slice = wanted;
+        _ => return,
+    };
+    objects.push(Object { fd, client, parent, handle, kind });
+}
+
+/// Whether a new channel group is one of the compute engine. Where the parameters do not say, the first one of a device is.
+fn is_compute(parameters: *const u32, objects: &[Object], client: u32, parent: u32) -> bool {
+    const ENGINE: usize = 3;
+    if !parameters.is_null() {
+        // SAFETY: the kernel has just read the parameters of a channel group there, of which this is the fourth word.
+        let engine = unsafe { parameters.add(ENGINE).read_unaligned() };
+        if engine != 0 {
+            return COMPUTE_ENGINES.contains(&engine);
+        }
+    }
+    let first = |object: &Object| {
+        object.kind == Kind::ComputeGroup && (object.client, object.parent) == (client, parent)
+    };
+    !objects.iter().any(first)
+}
+
+/// Forgets an object, and what was made below it.
+fn freed(call: &Words) {
+    if call.size < 16 || call.words[3] != 0 {
+        return;
+    }
+    let [client, _, handle, ..] = call.words;
+    let mut objects = objects();
+    let mut gone = vec![handle];
+    while let Some(handle) = gone.pop() {
+        objects.retain(|object| {
+            let below = object.client == client && object.parent == handle;
+            if below {
+                gone.push(object.handle);
+            }
+            !below && !(object.client == client && (object.handle == handle || client == handle))
+        });
     }
 }
 
@@ -153,20 +198,163 @@ struct Control {
 
 const _: () = assert!(size_of::<Control>() == 32);
 
-fn set_timeslice(group: &Group, us: u64) -> bool {
-    let mut parameters = us;
-    let mut control = Control {
-        client: group.client.load(Ordering::Relaxed),
-        object: group.handle.load(Ordering::Relaxed),
-        command: SET_TIMESLICE,
-        flags: 0,
-        parameters: (&raw mut parameters) as u64,
-        size: 8,
-        status: u32::MAX,
-    };
-    let fd = group.fd.load(Ordering::Relaxed);
-    // SAFETY: the driver reads and writes the 32 bytes of the control and the 8 of its parameters, both of which live
-    // until it returns. A descriptor that was closed or reused since refuses a call of another kind.
-    let answer = unsafe { real_ioctl()(fd, CONTROL, (&raw mut control).cast()) };
-    answer == 0 && control.status == 0
+impl Object {
+    /// Asks something of the object. `parameters` is laid out as the driver has it for `command`.
+    fn control<P>(&self, command: u32, parameters: &mut P) -> Result<(), String> {
+        self.control_of(self.handle, command, parameters)
+    }
+
+    fn control_of<P>(&self, object: u32, command: u32, parameters: &mut P) -> Result<(), String> {
+        let mut control = Control {
+            client: self.client,
+            object,
+            command,
+            flags: 0,
+            parameters: std::ptr::from_mut(parameters).expose_provenance() as u64,
+            size: u32::try_from(size_of::<P>()).unwrap_or(0),
+            status: u32::MAX,
+        };
+        // SAFETY: the driver reads and writes the 32 bytes of the control and `size` bytes of its parameters, all of which
+        // live until it returns. A descriptor that was closed or reused since refuses a call of another kind.
+        let answer = unsafe { real_ioctl()(self.fd, CONTROL, (&raw mut control).cast()) };
+        match (answer, control.status) {
+            (0, 0) => Ok(()),
+            (0, status) => Err(format!("the driver refuses control {command:#x} (status {status:#x})")),
+            _ => Err(format!("control {command:#x}: {}", std::io::Error::last_os_error())),
+        }
+    }
+
+    /// The GPU that a device's object belongs to; none if the driver does not say.
+    fn gpu(&self, objects: &[Object]) -> Option<DeviceId> {
+        let beside = |other: &&Object| {
+            other.kind == Kind::Subdevice && (other.client, other.parent) == (self.client, self.parent)
+        };
+        let subdevice = objects.iter().find(beside)?;
+        let mut id = 0_u32;
+        subdevice.control(GET_GPU_ID, &mut id).ok()?;
+        let mut place = Place { id, ..Place::default() };
+        subdevice.control_of(self.client, GET_PCI_INFO, &mut place).ok()?;
+        Some(pci(place.domain, place.bus.into(), place.slot.into()))
+    }
+}
+
+/// Where a GPU sits, as the driver tells.
+#[repr(C)]
+#[derive(Default)]
+struct Place {
+    id: u32,
+    domain: u32,
+    bus: u16,
+    slot: u16,
+}
+
+/// A GPU by its place on the PCI bus.
+pub(crate) fn pci(domain: u32, bus: u32, slot: u32) -> DeviceId {
+    DeviceId::new(DeviceKind::Gpu, (domain << 16) | (bus << 8) | (slot << 3))
+}
+
+/// The compute channel groups of this process on one GPU, with their channels. One whose GPU is not known counts as this
+/// one's.
+pub(crate) struct Groups {
+    groups: Vec<Object>,
+    channels: Vec<Object>,
+    subdevices: Vec<Object>,
+}
+
+impl Groups {
+    /// Those there are now.
+    pub(crate) fn on(device: DeviceId) -> Self {
+        let objects = objects().clone();
+        let mut found = Self { groups: Vec::new(), channels: Vec::new(), subdevices: Vec::new() };
+        for group in objects.iter().filter(|object| object.kind == Kind::ComputeGroup) {
+            if group.gpu(&objects).is_some_and(|gpu| gpu != device) {
+                continue;
+            }
+            found.groups.push(*group);
+            let of_group = |object: &&Object| {
+                object.kind == Kind::Channel && (object.client, object.parent) == (group.client, group.handle)
+            };
+            found.channels.extend(objects.iter().filter(of_group));
+            let beside = |object: &&Object| {
+                object.kind == Kind::Subdevice
+                    && (object.client, object.parent) == (group.client, group.parent)
+            };
+            found.subdevices.extend(objects.iter().find(beside));
+        }
+        found.subdevices.dedup();
+        found
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// The timeslice of the first, in microseconds: an answer shows that the driver talks to us about them.
+    pub(crate) fn timeslice(&self) -> Result<u64, String> {
+        let mut us = 0_u64;
+        self.groups.first().ok_or("no channel group was seen")?.control(GET_TIMESLICE, &mut us)?;
+        Ok(us)
+    }
+
+    /// Gives them a timeslice.
+    pub(crate) fn set_timeslice(&self, us: u64) -> Result<(), String> {
+        let set = |group: &Object| group.control(SET_TIMESLICE, &mut us.clone());
+        self.groups.iter().map(set).fold(Ok(()), Result::and)
+    }
+
+    /// Stops all that runs on their channels where it is, or lets it go on.
+    pub(crate) fn disable(&self, disable: bool) -> Result<(), String> {
+        let mut done = Ok(());
+        for subdevice in &self.subdevices {
+            let theirs: Vec<_> =
+                self.channels.iter().filter(|channel| channel.client == subdevice.client).collect();
+            for some in theirs.chunks(MOST_CHANNELS) {
+                let mut call = Disable::new(disable, some);
+                done = done.and(subdevice.control(DISABLE_CHANNELS, &mut call));
+            }
+        }
+        if self.subdevices.is_empty() || self.channels.is_empty() {
+            return Err("no channels were seen".to_owned());
+        }
+        done
+    }
+}
+
+const MOST_CHANNELS: usize = 64;
+
+/// The parameters of [`DISABLE_CHANNELS`].
+#[repr(C)]
+struct Disable {
+    disable: u8,
+    unused: [u8; 3],
+    count: u32,
+    only_scheduling: u8,
+    rewind: u8,
+    unused_too: [u8; 6],
+    event: u64,
+    clients: [u32; MOST_CHANNELS],
+    channels: [u32; MOST_CHANNELS],
+}
+
+const _: () = assert!(size_of::<Disable>() == 536 && std::mem::offset_of!(Disable, event) == 16);
+
+impl Disable {
+    fn new(disable: bool, some: &[&Object]) -> Self {
+        let mut call = Self {
+            disable: disable.into(),
+            unused: [0; 3],
+            count: u32::try_from(some.len()).unwrap_or(0),
+            only_scheduling: 0,
+            rewind: 0,
+            unused_too: [0; 6],
+            event: 0,
+            clients: [0; MOST_CHANNELS],
+            channels: [0; MOST_CHANNELS],
+        };
+        for (n, channel) in some.iter().enumerate().take(MOST_CHANNELS) {
+            call.clients[n] = channel.client;
+            call.channels[n] = channel.handle;
+        }
+        call
+    }
 }

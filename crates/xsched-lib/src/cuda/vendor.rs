@@ -10,9 +10,16 @@ pub(crate) type Context = *mut c_void;
 pub(crate) type Event = *mut c_void;
 
 pub(crate) const SUCCESS: Code = 0;
-pub(crate) const NOT_READY: Code = 600;
 /// `CUDA_ERROR_NOT_INITIALIZED`: what a program gets whose driver library has vanished.
 pub(crate) const NOT_INITIALIZED: Code = 3;
+
+/// The default stream as each of the two kinds of functions understands it.
+pub(crate) const LEGACY: usize = 1;
+pub(crate) const PER_THREAD: usize = 2;
+
+pub(crate) fn checked(code: Code) -> Result<(), Code> {
+    if code == SUCCESS { Ok(()) } else { Err(code) }
+}
 
 functions! {
     of super::LIBRARY;
@@ -27,6 +34,10 @@ functions! {
     fn cuEventQuery(Event) -> Code = EVENT_QUERY;
     fn cuStreamSynchronize(Stream) -> Code = STREAM_SYNCHRONIZE;
     fn cuStreamIsCapturing(Stream, *mut c_int) -> Code = STREAM_IS_CAPTURING;
+    fn cuMemHostRegister_v2(*mut c_void, usize, c_uint) -> Code = HOST_REGISTER;
+    fn cuMemHostGetDevicePointer_v2(*mut u64, *mut c_void, c_uint) -> Code = HOST_DEVICE_POINTER;
+    fn cuStreamWriteValue32_v2(Stream, u64, u32, c_uint) -> Code = WRITE_VALUE;
+    fn cuStreamWaitValue32_v2(Stream, u64, u32, c_uint) -> Code = WAIT_VALUE;
 }
 
 /// `CUlaunchConfig` as far as we read it.

@@ -1,0 +1,120 @@
+//! Words that the device reads and writes in this process's memory: how far each stream has come, and whether it may go
+//! on.
+//!
+//! ```text
+//!   stream:  kernel kernel [write 7 to `reached`] [wait until `run` is 1] kernel kernel [write 8] [wait] ...
+//!                                                       │
+//!   a stop point, at which the queue stands while `run` is 0: nothing in the program blocks, and no kernel spins
+//! ```
+//!
+//! The memory is shared, not private: a child of the program must not get copies of pages that the device writes to.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::vendor::{self, Code};
+
+/// A stream's words, on a line of their own.
+#[repr(C, align(64))]
+pub(crate) struct Words {
+    /// The number of the last marker, cut to 32 bits.
+    pub(crate) reached: AtomicU32,
+    /// 1: go on.
+    pub(crate) run: AtomicU32,
+}
+
+/// Streams beyond this number have events for markers, and no stop points.
+const CELLS: usize = 512;
+const SIZE: usize = CELLS * size_of::<Words>();
+
+struct Board {
+    base: NonNull<Words>,
+    /// It is of no use in a child.
+    process: u32,
+    /// Cells that nobody has.
+    unused: Mutex<Vec<usize>>,
+}
+
+// SAFETY: what `base` points to is atomics, and is never unmapped.
+unsafe impl Send for Board {}
+// SAFETY: as above.
+unsafe impl Sync for Board {}
+
+fn board() -> Option<&'static Board> {
+    static BOARD: OnceLock<Option<Board>> = OnceLock::new();
+    let board = BOARD.get_or_init(|| {
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh mapping at an address the kernel chooses; nobody else knows of it.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), SIZE, access, flags, -1, 0) };
+        let base = (base != libc::MAP_FAILED).then(|| NonNull::new(base.cast()))??;
+        Some(Board { base, process: std::process::id(), unused: Mutex::new((0..CELLS).rev().collect()) })
+    });
+    board.as_ref().filter(|board| board.process == std::process::id())
+}
+
+/// One stream's place on the board.
+pub(crate) struct Cell {
+    index: usize,
+    words: &'static Words,
+    /// Where the device finds it.
+    device: u64,
+}
+
+impl Cell {
+    /// A cell that the device of the current context can reach, or why there is none.
+    pub(crate) fn take() -> Result<Self, String> {
+        let board = board().ok_or("no memory to share with the device")?;
+        let base = register(board)?;
+        let index = board.unused.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let index = index.ok_or("this program has too many streams")?;
+        // SAFETY: the index is below CELLS, so the cell lies in the mapping, which is never unmapped.
+        let words = unsafe { board.base.add(index).as_ref() };
+        words.reached.store(0, Ordering::SeqCst);
+        words.run.store(1, Ordering::SeqCst);
+        Ok(Self { index, words, device: base + (index * size_of::<Words>()) as u64 })
+    }
+
+    pub(crate) fn words(&self) -> &'static Words {
+        self.words
+    }
+
+    /// Where the device writes how far it is.
+    pub(crate) fn reached_at(&self) -> u64 {
+        self.device + std::mem::offset_of!(Words, reached) as u64
+    }
+
+    /// Where the device reads whether to go on.
+    pub(crate) fn run_at(&self) -> u64 {
+        self.device + std::mem::offset_of!(Words, run) as u64
+    }
+
+    /// Gives it to another stream. What is still to be written there would be taken for the other's: only for a cell
+    /// that the device has done with.
+    pub(crate) fn give_back(&self) {
+        if let Some(board) = board() {
+            board.unused.lock().unwrap_or_else(PoisonError::into_inner).push(self.index);
+        }
+    }
+}
+
+/// Lets the device of the current context at the board. Answers where it lies for the device.
+fn register(board: &Board) -> Result<u64, String> {
+    /// For all contexts, and mapped for the device.
+    const PORTABLE_AND_MAPPED: u32 = 3;
+    const ALREADY_REGISTERED: Code = 712;
+    let functions = vendor::HOST_REGISTER.get().zip(vendor::HOST_DEVICE_POINTER.get());
+    let (register, pointer) = functions.ok_or("the driver cannot map the program's memory")?;
+    let base = board.base.as_ptr().cast();
+    // SAFETY: the SIZE bytes at `base` are mapped for good.
+    match unsafe { register(base, SIZE, PORTABLE_AND_MAPPED) } {
+        vendor::SUCCESS | ALREADY_REGISTERED => {}
+        code => return Err(format!("the driver refuses to map the program's memory (error {code})")),
+    }
+    let mut device = 0;
+    // SAFETY: the place has room for an address.
+    match unsafe { pointer(&raw mut device, base, 0) } {
+        vendor::SUCCESS => Ok(device),
+        code => Err(format!("the driver does not say where the program's memory is mapped (error {code})")),
+    }
+}

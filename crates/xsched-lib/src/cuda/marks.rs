@@ -1,0 +1,200 @@
+//! Markers: how far a stream has come. Words that the device writes, or events that are asked where it cannot.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use xsched_core::{Marker, Progress};
+
+use super::board::Cell;
+use super::vendor::{self, Code, Event, Stream, checked};
+
+/// `CU_EVENT_DISABLE_TIMING`: the cheapest kind.
+const PLAIN_EVENT: u32 = 2;
+/// `CU_STREAM_WAIT_VALUE_EQ`.
+const UNTIL_EQUAL: u32 = 1;
+
+/// The markers of one stream.
+pub(crate) enum Marks {
+    /// The device writes them, and the stream can be stopped at each.
+    Words(WordMarks),
+    /// They are events.
+    Events(Mutex<EventMarks>),
+}
+
+/// See [`Marks`].
+pub(crate) struct WordMarks {
+    cell: Cell,
+    placed: AtomicU64,
+    reached: AtomicU64,
+    /// Why the stream is to stand: the scheduler's order, and an explicit stop.
+    reasons: [AtomicBool; 2],
+}
+
+/// Why a stream stands.
+#[derive(Clone, Copy)]
+pub(crate) enum Reason {
+    Order,
+    Preempted,
+}
+
+impl Marks {
+    /// For a stream of the current context. With events, says why not with words.
+    pub(crate) fn new(stream: Stream) -> (Self, Result<(), String>) {
+        match WordMarks::new(stream) {
+            Ok(words) => (Self::Words(words), Ok(())),
+            Err(why) => (Self::Events(Mutex::default()), Err(why)),
+        }
+    }
+
+    /// Places a marker. The stream's context is current.
+    pub(crate) fn place(&self, stream: Stream, marker: Marker) -> Result<(), Code> {
+        match self {
+            Self::Words(words) => words.place(stream, marker),
+            Self::Events(events) => lock(events).place(stream, marker),
+        }
+    }
+
+    /// How far the stream is, if that can be told without its context.
+    pub(crate) fn reached(&self) -> Option<Progress> {
+        match self {
+            Self::Words(words) => Some(words.progress()),
+            Self::Events(_) => None,
+        }
+    }
+
+    /// How far the stream is. Its context is current.
+    pub(crate) fn ask(&self) -> Progress {
+        match self {
+            Self::Words(words) => words.progress(),
+            Self::Events(events) => lock(events).progress(),
+        }
+    }
+
+    /// How far it was when it was last asked.
+    pub(crate) fn known(&self) -> Progress {
+        match self {
+            Self::Words(words) => words.progress(),
+            Self::Events(events) => lock(events).reached,
+        }
+    }
+
+    /// Has the stream stand at its next stop point for this reason, or not any more.
+    pub(crate) fn stand(&self, why: Reason, stand: bool) {
+        if let Self::Words(words) = self {
+            words.reasons[why as usize].store(stand, Ordering::SeqCst);
+            let stands = words.reasons.iter().any(|reason| reason.load(Ordering::SeqCst));
+            words.cell.words().run.store(u32::from(!stands), Ordering::SeqCst);
+        }
+    }
+}
+
+impl WordMarks {
+    fn new(stream: Stream) -> Result<Self, String> {
+        if vendor::WRITE_VALUE.get().is_none() || vendor::WAIT_VALUE.get().is_none() {
+            return Err("the driver is too old for waits in a stream, which came with CUDA 11.7".to_owned());
+        }
+        let marks = Self {
+            cell: Cell::take()?,
+            placed: AtomicU64::new(0),
+            reached: AtomicU64::new(0),
+            reasons: [const { AtomicBool::new(false) }; 2],
+        };
+        // Tried once for real: attributes promise what some configurations refuse.
+        marks
+            .place(stream, 0)
+            .map_err(|code| format!("the driver refuses waits in a stream (error {code})"))?;
+        Ok(marks)
+    }
+
+    fn place(&self, stream: Stream, marker: Marker) -> Result<(), Code> {
+        const MISSING: Code = 801;
+        let functions = vendor::WRITE_VALUE.get().zip(vendor::WAIT_VALUE.get());
+        let (write, wait) = functions.ok_or(MISSING)?;
+        #[expect(clippy::cast_possible_truncation, reason = "`progress` puts the rest back")]
+        let number = marker as u32;
+        // SAFETY: the context is current, and the device may write there for as long as the process lives.
+        checked(unsafe { write(stream, self.cell.reached_at(), number, 0) })?;
+        self.placed.store(marker, Ordering::SeqCst);
+        // SAFETY: as above; whoever clears the word sets it again, at the latest when the program ends.
+        checked(unsafe { wait(stream, self.cell.run_at(), 1, UNTIL_EQUAL) })
+    }
+
+    fn progress(&self) -> Progress {
+        let word = self.cell.words().reached.load(Ordering::Acquire);
+        let before = self.reached.load(Ordering::SeqCst);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the device writes 32 bits, and never 2^31 in one look"
+        )]
+        let ahead = word.wrapping_sub(before as u32);
+        let now = if ahead < u32::MAX / 2 { before + u64::from(ahead) } else { before };
+        let marker = self.reached.fetch_max(now, Ordering::SeqCst).max(now);
+        Progress { marker, at: None }
+    }
+}
+
+impl Drop for WordMarks {
+    fn drop(&mut self) {
+        self.cell.words().run.store(1, Ordering::SeqCst);
+        if self.progress().marker >= self.placed.load(Ordering::SeqCst) {
+            self.cell.give_back();
+        }
+    }
+}
+
+/// See [`Marks`].
+#[derive(Default)]
+pub(crate) struct EventMarks {
+    placed: VecDeque<(Marker, EventHandle)>,
+    unused: Vec<EventHandle>,
+    reached: Progress,
+}
+
+#[derive(Clone, Copy)]
+struct EventHandle(Event);
+
+// SAFETY: the driver's functions may be called from any thread.
+unsafe impl Send for EventHandle {}
+
+impl EventMarks {
+    fn place(&mut self, stream: Stream, marker: Marker) -> Result<(), Code> {
+        const MISSING: Code = 801;
+        let functions = vendor::EVENT_CREATE.get().zip(vendor::EVENT_RECORD.get());
+        let (create, record) = functions.ok_or(MISSING)?;
+        let event = match self.unused.pop() {
+            Some(event) => event,
+            None => {
+                let mut event = std::ptr::null_mut();
+                // SAFETY: the place has room for a handle, and a context is current.
+                checked(unsafe { create(&raw mut event, PLAIN_EVENT) })?;
+                EventHandle(event)
+            }
+        };
+        // SAFETY: both belong to the context that is current.
+        let recorded = checked(unsafe { record(event.0, stream) });
+        match recorded {
+            Ok(()) => self.placed.push_back((marker, event)),
+            Err(_) => self.unused.push(event),
+        }
+        recorded
+    }
+
+    fn progress(&mut self) -> Progress {
+        let Some(query) = vendor::EVENT_QUERY.get() else { return self.reached };
+        while let Some((marker, event)) = self.placed.front().copied() {
+            // SAFETY: an event that we made and never destroy.
+            if unsafe { query(event.0) } != vendor::SUCCESS {
+                break;
+            }
+            self.placed.pop_front();
+            self.unused.push(event);
+            self.reached = Progress { marker, at: None };
+        }
+        self.reached
+    }
+}
+
+fn lock(events: &Mutex<EventMarks>) -> std::sync::MutexGuard<'_, EventMarks> {
+    events.lock().unwrap_or_else(PoisonError::into_inner)
+}
