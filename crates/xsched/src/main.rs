@@ -6,6 +6,7 @@ mod compat;
 mod config;
 mod demo;
 mod doctor;
+mod gpu;
 mod http;
 mod rates;
 mod term;

@@ -1,6 +1,7 @@
 //! `xsched bench`: measures XSched itself.
 
 mod client;
+mod gpu_worker;
 mod service;
 
 /// Measure XSched itself.
@@ -18,6 +19,8 @@ enum What {
     Client(client::Args),
     #[command(hide = true)]
     Echo,
+    #[command(hide = true)]
+    GpuWorker(gpu_worker::Args),
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -25,5 +28,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         What::Service(args) => service::run(args),
         What::Client(args) => client::run(args),
         What::Echo => client::echo(),
+        What::GpuWorker(args) => gpu_worker::run(args),
     }
 }

@@ -1,0 +1,211 @@
+//! The kernels: one that keeps the whole GPU busy for a given time, and an empty one.
+//!
+//! The busy one computes a given number of rounds instead of watching a clock: a clock goes on while the GPU is taken
+//! away, and the kernel would be shorter by what it lost. How long a round takes is measured once.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Instant;
+
+use anyhow::Context as _;
+
+use super::driver::{Gpu, Kernel, Stream};
+
+const THREADS_PER_BLOCK: u32 = 256;
+
+/// Versions of the kernels' language and of the GPU they ask for, oldest first: drivers drop the oldest at some time.
+const HEADS: [(&str, &str); 3] = [("7.0", "sm_52"), ("7.0", "sm_75"), ("7.8", "sm_90")];
+
+/// The result is stored in the one case in 4 billion, so that the compiler cannot leave the rounds out.
+const BODY: &str = "
+.address_size 64
+
+.visible .entry spin(.param .u64 rounds, .param .u64 sink)
+{
+    .reg .pred %again, %store;
+    .reg .b32 %x;
+    .reg .b64 %left, %at;
+    ld.param.u64 %left, [rounds];
+    ld.param.u64 %at, [sink];
+    mov.u32 %x, %tid.x;
+    setp.eq.u64 %again, %left, 0;
+    @%again bra DONE;
+ROUND:
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    xor.b32 %x, %x, 2463534242;
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    xor.b32 %x, %x, 88172645;
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    xor.b32 %x, %x, 2463534242;
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    xor.b32 %x, %x, 88172645;
+    sub.u64 %left, %left, 1;
+    setp.ne.u64 %again, %left, 0;
+    @%again bra ROUND;
+DONE:
+    setp.eq.u32 %store, %x, 305419896;
+    @%store st.global.u32 [%at], %x;
+    ret;
+}
+
+.visible .entry empty()
+{
+    ret;
+}
+";
+
+/// How long the busy kernel takes, back to back with others: a part for each launch and a part for each round.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Calibration {
+    pub(crate) us_per_launch: f64,
+    pub(crate) us_per_round: f64,
+}
+
+impl Calibration {
+    fn rounds(self, length_us: f64) -> u64 {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "kept within 1 and a day")]
+        let rounds = ((length_us - self.us_per_launch) / self.us_per_round).round().clamp(1.0, 1e13) as u64;
+        rounds
+    }
+}
+
+impl fmt::Display for Calibration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.us_per_launch, self.us_per_round)
+    }
+}
+
+impl FromStr for Calibration {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |part: &str| part.parse().ok().filter(|n: &f64| n.is_finite());
+        let both = text.split_once(':').and_then(|(launch, round)| Some((number(launch)?, number(round)?)));
+        both.filter(|(launch, round)| *launch >= 0.0 && *round > 0.0)
+            .map(|(us_per_launch, us_per_round)| Self { us_per_launch, us_per_round })
+            .ok_or_else(|| format!("calibration `{text}` is not two numbers such as 2.1:0.013"))
+    }
+}
+
+/// The kernels, ready to be launched.
+pub(crate) struct Kernels {
+    spin: Kernel,
+    empty: Kernel,
+    blocks: u32,
+    sink: u64,
+    pub(crate) calibration: Calibration,
+}
+
+impl Kernels {
+    /// Compiles them, and measures the busy one unless that was done before.
+    pub(crate) fn load(gpu: &Gpu, calibration: Option<Calibration>) -> anyhow::Result<Self> {
+        let mut result = Err(anyhow::anyhow!("no kernels"));
+        for (language, target) in HEADS {
+            result = gpu.module(&format!(".version {language}\n.target {target}{BODY}"));
+            if result.is_ok() {
+                break;
+            }
+        }
+        let module = result.context("the driver does not take the kernels")?;
+        let mut kernels = Self {
+            spin: gpu.kernel(&module, c"spin")?,
+            empty: gpu.kernel(&module, c"empty")?,
+            blocks: gpu.threads()?.div_ceil(THREADS_PER_BLOCK),
+            sink: gpu.memory(4)?,
+            calibration: Calibration { us_per_launch: 0.0, us_per_round: 1.0 },
+        };
+        let stream = gpu.stream(None)?;
+        kernels.calibration = match calibration {
+            Some(calibration) => calibration,
+            None => kernels.measure(&stream)?,
+        };
+        // The first launches are slow.
+        kernels.spin(&stream, 1.0)?;
+        kernels.empty(&stream)?;
+        stream.synchronize()?;
+        Ok(kernels)
+    }
+
+    /// Keeps the GPU busy for so long.
+    pub(crate) fn spin(&self, stream: &Stream<'_>, length_us: f64) -> anyhow::Result<()> {
+        self.rounds(stream, self.calibration.rounds(length_us))
+    }
+
+    /// Does nothing.
+    pub(crate) fn empty(&self, stream: &Stream<'_>) -> anyhow::Result<()> {
+        stream.launch(&self.empty, 1, 32, [0, 0])
+    }
+
+    /// The kernel of this length: the empty one for 0.
+    pub(crate) fn launch(&self, stream: &Stream<'_>, length_us: f64) -> anyhow::Result<()> {
+        if length_us > 0.0 { self.spin(stream, length_us) } else { self.empty(stream) }
+    }
+
+    fn rounds(&self, stream: &Stream<'_>, rounds: u64) -> anyhow::Result<()> {
+        stream.launch(&self.spin, self.blocks, THREADS_PER_BLOCK, [rounds, self.sink])
+    }
+
+    /// Two lengths, each several times back to back; the quickest of many tries, for others may be using the GPU.
+    fn measure(&self, stream: &Stream<'_>) -> anyhow::Result<Calibration> {
+        const SHORT_US: f64 = 60.0;
+        const LONG_US: f64 = 600.0;
+        const KERNELS: u32 = 20;
+        const TRIES: u32 = 10;
+        let once = |rounds: u64, kernels: u32| -> anyhow::Result<f64> {
+            let began = Instant::now();
+            for _ in 0..kernels {
+                self.rounds(stream, rounds)?;
+            }
+            stream.synchronize()?;
+            Ok(began.elapsed().as_secs_f64() * 1e6)
+        };
+        // Awake, at full clock, and roughly how long a round takes.
+        let began = Instant::now();
+        let mut rounds = 1_000_u64;
+        let mut rough_us = once(rounds, 1)?;
+        while began.elapsed().as_millis() < 150 {
+            rough_us = once(rounds, 1)?;
+            if rough_us < 1_000.0 && rounds < 1 << 40 {
+                rounds *= 2;
+            }
+        }
+        let rough = Calibration { us_per_launch: 0.0, us_per_round: rough_us / rounds as f64 };
+        let quickest = |rounds: u64| -> anyhow::Result<f64> {
+            // The difference of two numbers of kernels: what waking up costs is in both.
+            let mut best = [f64::INFINITY; 2];
+            for _ in 0..TRIES {
+                for (best, kernels) in best.iter_mut().zip([KERNELS / 4, KERNELS]) {
+                    *best = best.min(once(rounds, kernels)?);
+                }
+            }
+            Ok((best[1] - best[0]) / f64::from(KERNELS - KERNELS / 4))
+        };
+        let (short, long) = (rough.rounds(SHORT_US), rough.rounds(LONG_US));
+        let (short_us, long_us) = (quickest(short)?, quickest(long)?);
+        let us_per_round = (long_us - short_us) / long.saturating_sub(short).max(1) as f64;
+        if !(us_per_round.is_finite() && us_per_round > 0.0) {
+            return Ok(rough);
+        }
+        Ok(Calibration { us_per_launch: (short_us - us_per_round * short as f64).max(0.0), us_per_round })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_calibration_is_written_as_it_is_read() {
+        let calibration = Calibration { us_per_launch: 2.25, us_per_round: 0.0123 };
+        assert_eq!(calibration.to_string().parse(), Ok(calibration));
+        for wrong in ["", "1", "1:", "1:0", "-1:2", "nan:1", "1:inf"] {
+            assert!(wrong.parse::<Calibration>().unwrap_err().contains("such as"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_has_at_least_one_round() {
+        let calibration = Calibration { us_per_launch: 2.0, us_per_round: 0.01 };
+        assert_eq!(calibration.rounds(1.0), 1);
+        assert_eq!(calibration.rounds(102.0), 10_000);
+    }
+}

@@ -1,0 +1,105 @@
+//! `xsched bench gpu-worker` on a machine without a GPU: a driver library of the tests' own.
+
+#[allow(dead_code, reason = "the other tests on this stage use the rest")]
+mod stage;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use stage::{Stage, eventually};
+
+const XSCHED: &str = env!("CARGO_BIN_EXE_xsched");
+
+/// Builds the driver into a directory.
+fn build(directory: &Path) {
+    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    // As the vendor's: it finds its own functions in itself, whatever is preloaded.
+    compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o"]);
+    compiler.arg(directory.join("libcuda.so.1"));
+    compiler.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/gpu.c"));
+    let output = compiler.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The worker with the driver in this directory.
+fn worker(driver: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(XSCHED);
+    command.args(["bench", "gpu-worker"]).args(arguments).env("LD_LIBRARY_PATH", driver).stdin(Stdio::null());
+    command
+}
+
+/// What a worker says at its end.
+fn result(mut command: Command) -> Value {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn without_a_driver_it_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    // No machine's own driver is found behind this one.
+    std::fs::write(directory.path().join("libcuda.so.1"), "").unwrap();
+    let output = worker(directory.path(), &["calibrate"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.starts_with("xsched: no NVIDIA driver on this machine: "), "{error}");
+    assert!(error.contains("libcuda.so.1"), "{error}");
+}
+
+#[test]
+fn kernels_have_the_length_that_was_asked_for() {
+    let driver = tempfile::tempdir().unwrap();
+    build(driver.path());
+    let calibrated = result(worker(driver.path(), &["calibrate"]));
+    assert_eq!(calibrated["gpu"], "GPU of the tests");
+    assert_eq!(calibrated["cuda"], "13.0");
+    let latency = |kernels: &str, length: &str| {
+        let figures =
+            ["latency", "--kernels", kernels, "--length-us", length, "--requests", "9", "--period-ms", "1"];
+        let result = result(worker(driver.path(), &figures));
+        assert_eq!(result["n"], 9);
+        assert_eq!(result["halves"].as_array().unwrap().len(), 2);
+        assert!(result["p50_ms"].as_f64() <= result["max_ms"].as_f64(), "{result}");
+        result["p50_ms"].as_f64().unwrap()
+    };
+    // Against each other, and with room for a busy machine: the host's part is in both.
+    let (one, ten) = (latency("1", "3000"), latency("10", "3000"));
+    assert!(ten > 5.0 * one, "{one} ms for one kernel of 3 ms, {ten} ms for ten");
+}
+
+#[test]
+fn launches_of_every_length_are_measured() {
+    let driver = tempfile::tempdir().unwrap();
+    build(driver.path());
+    let arguments = ["launch-cost", "--length-us", "0,200", "--launches", "50", "--repeat", "3"];
+    let result = result(worker(driver.path(), &arguments));
+    let lengths = result["lengths"].as_array().unwrap();
+    assert_eq!(lengths.len(), 2);
+    let median = |row: &Value, what: &str| row[what]["median"].as_f64().unwrap();
+    assert!(median(&lengths[1], "end_to_end_us") > median(&lengths[0], "end_to_end_us"), "{result}");
+    assert!(median(&lengths[1], "end_to_end_us") > median(&lengths[1], "host_us"), "{result}");
+}
+
+#[test]
+fn a_load_is_scheduled_reports_and_ends_with_its_input() {
+    let stage = Stage::with_service();
+    let driver = tempfile::tempdir().unwrap();
+    build(driver.path());
+    let program = [XSCHED, "bench", "gpu-worker", "load", "--length-us", "500", "--report-ms", "20"];
+    let mut command = stage.run(&["--name", "load"], &program);
+    command.env("LD_LIBRARY_PATH", driver.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let first: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+    eventually("it is scheduled", || stage.status().tasks.iter().any(|task| task.name == "load"));
+    drop(child.stdin.take());
+    let last: Value = serde_json::from_str(&lines.last().unwrap()).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(last["mode"], "load");
+    assert!(last["kernels"].as_u64() > first["kernels"].as_u64(), "{first} {last}");
+    assert!(last["gpu_ms_per_s"].as_f64().unwrap() > 0.0, "{last}");
+}
