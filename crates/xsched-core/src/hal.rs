@@ -81,6 +81,11 @@ pub trait HwQueue: Send + Sync {
     /// [`Level::Interrupt`] the running one too. Returns once the device has stopped.
     fn preempt(&self, level: Level) -> Result<(), HalError>;
 
+    /// As [`HwQueue::preempt`], of a queue that has nothing on the device: for devices that are spared something by it.
+    fn preempt_idle(&self, level: Level) -> Result<(), HalError> {
+        self.preempt(level)
+    }
+
     /// Lets the queue run on where it was stopped.
     fn restore(&self) -> Result<(), HalError>;
 

@@ -312,6 +312,7 @@ impl Lane {
 
     fn tell(&self, stop: &mut Stop, wanted: Option<Level>) -> Result<(), HalError> {
         match wanted {
+            Some(level) if self.gate().epoch().is_idle() => self.hw.preempt_idle(level)?,
             Some(level) => self.hw.preempt(level)?,
             None => self.hw.restore()?,
         }

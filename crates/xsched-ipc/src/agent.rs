@@ -63,18 +63,15 @@ fn enforce(program: &Program) -> Duration {
                 gate.give(Order::Free);
             }
         }
-        if !gate.order().stops() {
-            queue.show_off(false);
-        }
         // A device that refuses leaves the queue at level 1: the gate still holds.
         let _ = lane.enforce();
     }
     // Only now: a device may stop what runs once the last of its queues was told to.
-    let mut left = false;
-    for queue in queues.iter().filter(|queue| queue.lane().gate().order() == Order::Stop) {
-        left |= queue.show_off(true);
+    let mut news = false;
+    for queue in &queues {
+        news |= queue.show_off(queue.lane().gate().order() == Order::Stop);
     }
-    if left {
+    if news {
         program.ring();
     }
     sleep

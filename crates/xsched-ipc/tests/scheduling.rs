@@ -304,3 +304,62 @@ fn cheap() -> Config {
     let free = LevelCost { preempt: Nanos::ZERO, restore: Nanos::ZERO };
     Config { deactivate: Some(free), interrupt: Some(free), ..Config::default() }
 }
+
+/// Two that give way quickly to a third would give way to each other all the time.
+#[test]
+fn of_several_paced_programs_one_has_the_device_at_a_time_and_all_have_turns() {
+    let (scheduler, device) = (scheduler("priority"), SimDevice::create(&cheap()).unwrap());
+    let _important = program(&scheduler, &device, 1, 10);
+    let low: Vec<_> = (2..5).map(|pid| program(&scheduler, &device, pid, -10)).collect();
+    eventually("all are known", || low.iter().all(|low| low.order() == Order::Paced));
+    let stop = AtomicBool::new(false);
+    let turns: Vec<_> = low.iter().map(|_| AtomicUsize::new(0)).collect();
+    std::thread::scope(|threads| {
+        for program in &low {
+            threads.spawn(|| {
+                while !stop.load(Ordering::SeqCst) {
+                    program.launch(Duration::from_micros(200));
+                }
+            });
+        }
+        eventually("they compete", || low.iter().filter(|low| low.order() == Order::Stop).count() == 2);
+        let mut looks = Vec::new();
+        eventually("everybody has had several turns", || {
+            let on: Vec<_> = (0..low.len()).filter(|n| !low[*n].queue.lane().is_preempted()).collect();
+            looks.push(on.len());
+            for n in on {
+                turns[n].fetch_add(1, Ordering::SeqCst);
+            }
+            turns.iter().all(|turns| turns.load(Ordering::SeqCst) > 20)
+        });
+        stop.store(true, Ordering::SeqCst);
+        scheduler.with(Coordinator::release_all);
+        // Who does not leave in time, on a busy machine, is not waited for.
+        let together = looks.iter().filter(|on| **on > 1).count();
+        assert!(together * 5 < looks.len(), "in {together} of {} looks several had the device", looks.len());
+    });
+}
+
+#[test]
+fn a_program_with_short_gaps_keeps_the_device_in_them() {
+    let (scheduler, device) = (scheduler("priority"), SimDevice::create(&cheap()).unwrap());
+    let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
+    eventually("both are known", || low.order() == Order::Paced);
+    low.launch(Duration::from_secs(3600));
+    // It waits for each of its pieces, and launches the next at once.
+    let orders = || scheduler.with(|coordinator| coordinator.figures().1);
+    let mut changes = Vec::new();
+    for _ in 0..20 {
+        let before = orders();
+        for _ in 0..10 {
+            high.launch(Duration::from_micros(200));
+            high.synchronize();
+        }
+        changes.push(orders() - before);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    changes.sort_unstable();
+    // Ten gaps would change the other's orders twenty times. A busy machine makes some of them long.
+    assert!(changes[changes.len() / 2] <= 8, "{changes:?} orders written in ten gaps");
+    scheduler.with(Coordinator::release_all);
+}

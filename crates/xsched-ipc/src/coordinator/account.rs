@@ -16,6 +16,10 @@ pub(super) struct Account {
     pub(super) state: TaskState,
     /// Told to stop, with something still on the device.
     pub(super) leaving: bool,
+    /// When it was let go after it had been stopped.
+    pub(super) let_go_at: Nanos,
+    /// Let go, and not yet on the device again.
+    pub(super) arriving: bool,
     /// What it costs to take the device from it and to give it back, as its program says.
     pub(super) change_cost: Nanos,
     /// Since when it is held with work to do.
@@ -38,6 +42,8 @@ impl Account {
             order: Order::Free,
             state: TaskState::Idle,
             leaving: false,
+            let_go_at: Nanos::ZERO,
+            arriving: false,
             change_cost: Nanos::ZERO,
             held_since: Nanos::ZERO,
             held: Nanos::ZERO,
@@ -49,7 +55,7 @@ impl Account {
 
     /// Whether the device works for it.
     pub(super) fn uses_device(&self) -> bool {
-        self.state == TaskState::Running || self.leaving
+        (self.state == TaskState::Running && !self.arriving) || self.leaving
     }
 
     /// Notes what the task does from now on, under the order it has.

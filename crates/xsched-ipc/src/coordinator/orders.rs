@@ -17,6 +17,7 @@ use xsched_core::{DeviceId, Nanos, Order, ProcessId};
 use xsched_policy::{Grant, TaskView};
 
 use super::Coordinator;
+use crate::page::Slot;
 
 /// How long one of several paced programs has the device. Long against what a change costs, short against what people
 /// notice.
@@ -35,7 +36,7 @@ struct Turn {
 /// The turns on all devices where there are any, and how long to wait for whom.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    turns: Vec<Turn>,
+    running: Vec<Turn>,
     /// Since when somebody waits for another to leave a device.
     handing_over: Vec<(DeviceId, Nanos)>,
     contenders: Vec<ProcessId>,
@@ -57,22 +58,22 @@ impl Turns {
     fn holder(&mut self, device: DeviceId, now: Nanos) -> Option<ProcessId> {
         self.contenders.sort_unstable();
         self.contenders.dedup();
-        let place = self.turns.iter().position(|turn| turn.device == device);
+        let place = self.running.iter().position(|turn| turn.device == device);
         if self.contenders.len() < 2 {
-            place.map(|place| self.turns.swap_remove(place));
+            place.map(|place| self.running.swap_remove(place));
             return self.contenders.first().copied();
         }
-        let running = place.map(|place| self.turns[place]);
-        let goes_on = running.filter(|turn| now < turn.until && self.contenders.contains(&turn.holder));
+        let last = place.map(|place| self.running[place]);
+        let goes_on = last.filter(|turn| now < turn.until && self.contenders.contains(&turn.holder));
         let turn = goes_on.unwrap_or_else(|| {
-            let after = running.map(|turn| turn.holder);
+            let after = last.map(|turn| turn.holder);
             let next = self.contenders.iter().find(|process| Some(**process) > after);
             let holder = next.copied().unwrap_or(self.contenders[0]);
             Turn { device, holder, until: now + TURN }
         });
         match place {
-            Some(place) => self.turns[place] = turn,
-            None => self.turns.push(turn),
+            Some(place) => self.running[place] = turn,
+            None => self.running.push(turn),
         }
         self.look_at(turn.until);
         Some(turn.holder)
@@ -80,13 +81,11 @@ impl Turns {
 
     /// Whether whoever waits for others to leave the device has to go on waiting.
     fn has_patience(&mut self, device: DeviceId, now: Nanos) -> bool {
-        let since = match self.handing_over.iter().find(|(other, _)| *other == device) {
-            Some((_, since)) => *since,
-            None => {
-                self.handing_over.push((device, now));
-                now
-            }
-        };
+        let known = self.handing_over.iter().find(|(other, _)| *other == device).map(|(_, since)| *since);
+        let since = known.unwrap_or(now);
+        if known.is_none() {
+            self.handing_over.push((device, now));
+        }
         self.look_at(since + PATIENCE);
         now < since + PATIENCE
     }
@@ -158,8 +157,16 @@ impl Coordinator {
     ) {
         let device = together[0].device;
         for (index, task) in together.iter().enumerate() {
-            let leaves = task.ready && orders[index] == Order::Stop;
-            self.accounts[first + index].leaving = leaves && !self.is_off(first + index);
+            let leaves = orders[index] == Order::Stop;
+            let account = &mut self.accounts[first + index];
+            if account.order == Order::Stop && !leaves {
+                account.let_go_at = now;
+            }
+            let may_arrive = now < account.let_go_at + PATIENCE;
+            let off = task.ready && (leaves || may_arrive) && self.is_off(first + index);
+            let account = &mut self.accounts[first + index];
+            account.leaving = task.ready && leaves && !off;
+            account.arriving = !leaves && off;
         }
         let accounts = &self.accounts[first..];
         let waits = |index: usize, order: Order| {
@@ -182,7 +189,7 @@ impl Coordinator {
     fn is_off(&self, place: usize) -> bool {
         self.programs.iter().all(|program| {
             let mut queues = program.queues.iter().filter(|queue| queue.place == Some(place) && queue.ready);
-            queues.all(|queue| program.page.slot(queue.slot).is_none_or(|slot| slot.is_off()))
+            queues.all(|queue| program.page.slot(queue.slot).is_none_or(Slot::is_off))
         })
     }
 }
@@ -200,5 +207,46 @@ fn take_turns(turns: &mut Turns, together: &[TaskView], orders: &mut [Order], de
         if *order == Order::Paced && task.ready && task.process != holder {
             *order = Order::Stop;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: DeviceId = DeviceId(7);
+
+    fn holder(turns: &mut Turns, contenders: &[u32], ms: u64) -> Option<u32> {
+        turns.contenders = contenders.iter().map(|id| ProcessId(*id)).collect();
+        turns.holder(DEVICE, Nanos::from_millis(ms)).map(|process| process.0)
+    }
+
+    #[test]
+    fn turns_go_round_and_a_turn_is_not_cut_short_by_newcomers() {
+        let mut turns = Turns::default();
+        assert_eq!(holder(&mut turns, &[5, 9, 5], 0), Some(5));
+        assert_eq!(holder(&mut turns, &[3, 5, 9], 49), Some(5));
+        assert_eq!(holder(&mut turns, &[3, 5, 9], 50), Some(9));
+        assert_eq!(holder(&mut turns, &[3, 5, 9], 100), Some(3));
+        assert_eq!(holder(&mut turns, &[5, 9], 101), Some(5), "who has no work any more gives its turn away");
+    }
+
+    #[test]
+    fn one_alone_needs_no_turns_and_nobody_none() {
+        let mut turns = Turns::default();
+        assert_eq!(holder(&mut turns, &[5, 9], 0), Some(5));
+        assert_eq!(holder(&mut turns, &[9], 1), Some(9));
+        assert!(turns.running.is_empty());
+        assert_eq!(holder(&mut turns, &[], 2), None);
+    }
+
+    #[test]
+    fn patience_ends_and_begins_anew_with_the_next_change() {
+        let mut turns = Turns::default();
+        assert!(turns.has_patience(DEVICE, Nanos::from_millis(10)));
+        assert!(turns.has_patience(DEVICE, Nanos::from_millis(12)));
+        assert!(!turns.has_patience(DEVICE, Nanos::from_millis(13)));
+        turns.handed_over(DEVICE);
+        assert!(turns.has_patience(DEVICE, Nanos::from_millis(14)));
     }
 }

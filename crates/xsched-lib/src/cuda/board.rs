@@ -2,9 +2,10 @@
 //! on.
 //!
 //! ```text
-//!   stream:  kernel kernel [write 7 to `reached`] [wait until `run` is 1] kernel kernel [write 8] [wait] ...
+//!   stream:  kernel kernel [write 7 to `reached`] [wait until `run` is 1] [write 7 to `passed`] kernel kernel ...
 //!                                                       │
-//!   a stop point, at which the queue stands while `run` is 0: nothing in the program blocks, and no kernel spins
+//!   a stop point, at which the queue stands while `run` is 0: nothing in the program blocks, and no kernel spins.
+//!   Reached and not passed: there it stands.
 //! ```
 //!
 //! The memory is shared, not private: a child of the program must not get copies of pages that the device writes to.
@@ -22,6 +23,8 @@ pub(crate) struct Words {
     pub(crate) reached: AtomicU32,
     /// 1: go on.
     pub(crate) run: AtomicU32,
+    /// The number of the last stop point that was left behind.
+    pub(crate) passed: AtomicU32,
 }
 
 /// Streams beyond this number have events for markers, and no stop points.
@@ -71,6 +74,7 @@ impl Cell {
         // SAFETY: the index is below CELLS, so the cell lies in the mapping, which is never unmapped.
         let words = unsafe { board.base.add(index).as_ref() };
         words.reached.store(0, Ordering::SeqCst);
+        words.passed.store(0, Ordering::SeqCst);
         words.run.store(1, Ordering::SeqCst);
         Ok(Self { index, words, device: base + (index * size_of::<Words>()) as u64 })
     }
@@ -87,6 +91,11 @@ impl Cell {
     /// Where the device reads whether to go on.
     pub(crate) fn run_at(&self) -> u64 {
         self.device + std::mem::offset_of!(Words, run) as u64
+    }
+
+    /// Where the device writes which stop point it has left behind.
+    pub(crate) fn passed_at(&self) -> u64 {
+        self.device + std::mem::offset_of!(Words, passed) as u64
     }
 
     /// Gives it to another stream. What is still to be written there would be taken for the other's: only for a cell

@@ -8,9 +8,11 @@
 //! kernel, and keeps it while it has something to run.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use xsched_core::{DeviceId, LevelCost, Nanos, Order};
 
+use super::marks::Marks;
 use super::rm::Groups;
 
 /// What the driver gives a context when it is made.
@@ -32,14 +34,41 @@ struct State {
     last: u64,
     /// The slice in force, if it is not the usual one.
     slice: Option<u64>,
-    stopped: bool,
+    stopped: Stopped,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Member {
-    order: Order,
-    stopped: bool,
+/// How all streams of the process together are stopped.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Stopped {
+    #[default]
+    No,
+    /// Each stands at a stop point, or has nothing to do.
+    Standing,
+    /// Their channels are disabled.
+    Disabled,
 }
+
+struct Member {
+    marks: Arc<Marks>,
+    order: Order,
+    stop: Stop,
+}
+
+/// What one stream was told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// To run.
+    No,
+    /// To stop.
+    Busy,
+    /// To stop, with nothing on the device.
+    Idle,
+}
+
+/// How long streams are given to come to their stop points before their channels are disabled: that takes about half as
+/// long, and the GPU does nothing meanwhile.
+const TO_COME_TO_A_STOP: Duration = Duration::from_micros(1_500);
+const LOOK: Duration = Duration::from_micros(20);
 
 static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
 
@@ -54,7 +83,7 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    pub(crate) fn on(id: DeviceId) -> Self {
+    pub(crate) fn on(id: DeviceId, marks: Arc<Marks>) -> Self {
         let mut devices = lock(&DEVICES);
         let known = devices.iter().find(|device| device.id == id).cloned();
         let device = known.unwrap_or_else(|| {
@@ -66,7 +95,7 @@ impl Membership {
             let mut state = lock(&device.state);
             state.last += 1;
             let number = state.last;
-            state.members.push((number, Member::default()));
+            state.members.push((number, Member { marks, order: Order::Free, stop: Stop::No }));
             number
         };
         Self { device, number }
@@ -78,8 +107,8 @@ impl Membership {
     }
 
     /// Takes the stream off the GPU, if it is the last of them; or lets it on again.
-    pub(crate) fn stop(&self, stop: bool) -> Result<(), String> {
-        self.change(|member| member.stopped = stop)
+    pub(crate) fn stop(&self, stop: Stop) -> Result<(), String> {
+        self.change(|member| member.stop = stop)
     }
 
     fn change(&self, change: impl FnOnce(&mut Member)) -> Result<(), String> {
@@ -102,25 +131,43 @@ impl Drop for Membership {
 
 impl State {
     fn carry_out(&mut self, device: DeviceId) -> Result<(), String> {
-        let stop = !self.members.is_empty() && self.members.iter().all(|(_, member)| member.stopped);
-        let slice = self.slice();
-        if stop == self.stopped && slice == self.slice {
-            return Ok(());
-        }
-        let groups = Groups::on(device);
         let mut done = Ok(());
+        let slice = self.slice();
         if slice != self.slice {
-            done = groups.set_timeslice(slice.unwrap_or(USUAL_US));
+            done = Groups::on(device).set_timeslice(slice.unwrap_or(USUAL_US));
             self.slice = slice;
         }
-        if stop != self.stopped {
-            let stopped = groups.disable(stop);
-            if stopped.is_ok() || !stop {
-                self.stopped = stop;
+        let stop = !self.members.is_empty() && self.members.iter().all(|(_, member)| member.stop != Stop::No);
+        done.and(match (stop, self.stopped) {
+            (true, Stopped::No) => self.stop(device),
+            (false, Stopped::Disabled) => {
+                self.stopped = Stopped::No;
+                Groups::on(device).disable(false)
             }
-            done = done.and(stopped);
+            (false, _) => {
+                self.stopped = Stopped::No;
+                Ok(())
+            }
+            (true, _) => Ok(()),
+        })
+    }
+
+    fn stop(&mut self, device: DeviceId) -> Result<(), String> {
+        let stands =
+            || self.members.iter().all(|(_, member)| member.stop == Stop::Idle || member.marks.stands());
+        let patience = Instant::now() + TO_COME_TO_A_STOP;
+        let mut stood = false;
+        while Instant::now() < patience {
+            // Twice, for the reason given at `Marks::stands`.
+            if std::mem::replace(&mut stood, stands()) && stood {
+                self.stopped = Stopped::Standing;
+                return Ok(());
+            }
+            std::thread::sleep(LOOK);
         }
-        done
+        Groups::on(device).disable(true)?;
+        self.stopped = Stopped::Disabled;
+        Ok(())
     }
 
     /// The best that is due to one of the streams: an important one must not suffer for the others.

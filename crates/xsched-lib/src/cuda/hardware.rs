@@ -1,6 +1,7 @@
 //! A CUDA stream, through the driver's functions.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use xsched_core::{
 use xsched_interpose::Lease;
 
 use super::capture::unless_capturing;
-use super::device::{self, Membership};
+use super::device::{self, Membership, Stop};
 use super::marks::{Marks, Reason};
 use super::rm;
 use super::vendor::{self, Code, Context, PER_THREAD, Stream, checked};
@@ -24,7 +25,7 @@ pub(crate) struct CudaStream {
     lease: Lease<Handle>,
     device: DeviceId,
     capabilities: Capabilities,
-    marks: Marks,
+    marks: Arc<Marks>,
     member: Membership,
     /// The one thread that can name this stream, if it is that thread's default stream.
     only: Option<ThreadId>,
@@ -63,6 +64,7 @@ impl CudaStream {
     pub(crate) fn new(stream: Stream, context: Context) -> Option<Self> {
         let device = current_device()?;
         let (marks, stops) = unless_capturing(|| Marks::new(stream))?;
+        let marks = Arc::new(marks);
         let stops =
             stops.map(|()| LevelCost { preempt: Nanos::from_micros(500), restore: Nanos::from_micros(10) });
         let capabilities = Capabilities::block_only(format!("device {device}"), "")
@@ -72,10 +74,19 @@ impl CudaStream {
             lease: Lease::new(Handle { stream, context }),
             device,
             capabilities,
+            member: Membership::on(device, Arc::clone(&marks)),
             marks,
-            member: Membership::on(device),
             only: (stream.addr() == PER_THREAD).then(|| std::thread::current().id()),
         })
+    }
+
+    fn stop(&self, level: Level, stop: Stop) -> Result<(), HalError> {
+        self.capabilities.negotiate(LevelRequest::Exactly(level))?;
+        self.marks.stand(Reason::Preempted, true);
+        if level == Level::Interrupt {
+            self.member.stop(stop).map_err(|why| self.failed("stopping the program's channels", why))?;
+        }
+        Ok(())
     }
 
     fn failed(&self, what: &'static str, why: String) -> HalError {
@@ -162,17 +173,16 @@ impl HwQueue for CudaStream {
     }
 
     fn preempt(&self, level: Level) -> Result<(), HalError> {
-        self.capabilities.negotiate(LevelRequest::Exactly(level))?;
-        self.marks.stand(Reason::Preempted, true);
-        if level == Level::Interrupt {
-            self.member.stop(true).map_err(|why| self.failed("stopping the program's channels", why))?;
-        }
-        Ok(())
+        self.stop(level, Stop::Busy)
+    }
+
+    fn preempt_idle(&self, level: Level) -> Result<(), HalError> {
+        self.stop(level, Stop::Idle)
     }
 
     fn restore(&self) -> Result<(), HalError> {
         self.marks.stand(Reason::Preempted, false);
-        self.member.stop(false).map_err(|why| self.failed("letting the program's channels go on", why))
+        self.member.stop(Stop::No).map_err(|why| self.failed("letting the program's channels go on", why))
     }
 
     /// The slices decide who takes the GPU from whom; a stream that holds also stands at its next stop point, so that the

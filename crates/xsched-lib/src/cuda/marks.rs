@@ -79,6 +79,12 @@ impl Marks {
         }
     }
 
+    /// Whether the stream stands at a stop point. For a moment after it was told to, one that has just left a stop point
+    /// looks as if it stood there.
+    pub(crate) fn stands(&self) -> bool {
+        matches!(self, Self::Words(words) if words.stands())
+    }
+
     /// Has the stream stand at its next stop point for this reason, or not any more.
     pub(crate) fn stand(&self, why: Reason, stand: bool) {
         if let Self::Words(words) = self {
@@ -117,7 +123,15 @@ impl WordMarks {
         checked(unsafe { write(stream, self.cell.reached_at(), number, 0) })?;
         self.placed.store(marker, Ordering::SeqCst);
         // SAFETY: as above; whoever clears the word sets it again, at the latest when the program ends.
-        checked(unsafe { wait(stream, self.cell.run_at(), 1, UNTIL_EQUAL) })
+        checked(unsafe { wait(stream, self.cell.run_at(), 1, UNTIL_EQUAL) })?;
+        // SAFETY: as above.
+        checked(unsafe { write(stream, self.cell.passed_at(), number, 0) })
+    }
+
+    fn stands(&self) -> bool {
+        let words = self.cell.words();
+        let passed = words.passed.load(Ordering::Acquire);
+        words.run.load(Ordering::SeqCst) == 0 && words.reached.load(Ordering::Acquire) != passed
     }
 
     fn progress(&self) -> Progress {
@@ -137,7 +151,10 @@ impl WordMarks {
 impl Drop for WordMarks {
     fn drop(&mut self) {
         self.cell.words().run.store(1, Ordering::SeqCst);
-        if self.progress().marker >= self.placed.load(Ordering::SeqCst) {
+        #[expect(clippy::cast_possible_truncation, reason = "as in `place`")]
+        let last = self.placed.load(Ordering::SeqCst) as u32;
+        // The last thing that the device writes there.
+        if self.cell.words().passed.load(Ordering::SeqCst) == last {
             self.cell.give_back();
         }
     }
