@@ -179,14 +179,13 @@ impl EventMarks {
         const MISSING: Code = 801;
         let functions = vendor::EVENT_CREATE.get().zip(vendor::EVENT_RECORD.get());
         let (create, record) = functions.ok_or(MISSING)?;
-        let event = match self.unused.pop() {
-            Some(event) => event,
-            None => {
-                let mut event = std::ptr::null_mut();
-                // SAFETY: the place has room for a handle, and a context is current.
-                checked(unsafe { create(&raw mut event, PLAIN_EVENT) })?;
-                EventHandle(event)
-            }
+        let event = if let Some(event) = self.unused.pop() {
+            event
+        } else {
+            let mut event = std::ptr::null_mut();
+            // SAFETY: the place has room for a handle, and a context is current.
+            checked(unsafe { create(&raw mut event, PLAIN_EVENT) })?;
+            EventHandle(event)
         };
         // SAFETY: both belong to the context that is current.
         let recorded = checked(unsafe { record(event.0, stream) });

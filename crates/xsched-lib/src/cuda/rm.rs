@@ -256,7 +256,7 @@ pub(crate) fn pci(domain: u32, bus: u32, slot: u32) -> DeviceId {
 /// The compute channel groups of this process on one GPU, with their channels. One whose GPU is not known counts as this
 /// one's.
 pub(crate) struct Groups {
-    groups: Vec<Object>,
+    all: Vec<Object>,
     channels: Vec<Object>,
     subdevices: Vec<Object>,
 }
@@ -265,12 +265,12 @@ impl Groups {
     /// Those there are now.
     pub(crate) fn on(device: DeviceId) -> Self {
         let objects = objects().clone();
-        let mut found = Self { groups: Vec::new(), channels: Vec::new(), subdevices: Vec::new() };
+        let mut found = Self { all: Vec::new(), channels: Vec::new(), subdevices: Vec::new() };
         for group in objects.iter().filter(|object| object.kind == Kind::ComputeGroup) {
             if group.gpu(&objects).is_some_and(|gpu| gpu != device) {
                 continue;
             }
-            found.groups.push(*group);
+            found.all.push(*group);
             let of_group = |object: &&Object| {
                 object.kind == Kind::Channel && (object.client, object.parent) == (group.client, group.handle)
             };
@@ -286,20 +286,20 @@ impl Groups {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.groups.is_empty()
+        self.all.is_empty()
     }
 
     /// The timeslice of the first, in microseconds: an answer shows that the driver talks to us about them.
     pub(crate) fn timeslice(&self) -> Result<u64, String> {
         let mut us = 0_u64;
-        self.groups.first().ok_or("no channel group was seen")?.control(GET_TIMESLICE, &mut us)?;
+        self.all.first().ok_or("no channel group was seen")?.control(GET_TIMESLICE, &mut us)?;
         Ok(us)
     }
 
     /// Gives them a timeslice.
     pub(crate) fn set_timeslice(&self, us: u64) -> Result<(), String> {
         let set = |group: &Object| group.control(SET_TIMESLICE, &mut us.clone());
-        self.groups.iter().map(set).fold(Ok(()), Result::and)
+        self.all.iter().map(set).fold(Ok(()), Result::and)
     }
 
     /// Stops all that runs on their channels where it is, or lets it go on.
@@ -325,7 +325,7 @@ const MOST_CHANNELS: usize = 64;
 /// The parameters of [`DISABLE_CHANNELS`].
 #[repr(C)]
 struct Disable {
-    disable: u8,
+    stop: u8,
     unused: [u8; 3],
     count: u32,
     only_scheduling: u8,
@@ -339,9 +339,9 @@ struct Disable {
 const _: () = assert!(size_of::<Disable>() == 536 && std::mem::offset_of!(Disable, event) == 16);
 
 impl Disable {
-    fn new(disable: bool, some: &[&Object]) -> Self {
+    fn new(stop: bool, some: &[&Object]) -> Self {
         let mut call = Self {
-            disable: disable.into(),
+            stop: stop.into(),
             unused: [0; 3],
             count: u32::try_from(some.len()).unwrap_or(0),
             only_scheduling: 0,
