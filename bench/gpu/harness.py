@@ -1,0 +1,285 @@
+"""What the measurements share: a service of their own, programs that are always ended, figures, and a clock."""
+import atexit
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAMS = os.path.join(HERE, "programs.py")
+
+
+class Failure(Exception):
+    """A measurement that did not work; the others go on."""
+
+
+class Program:
+    """A process in a group of its own that prints lines of JSON and is told what to do by lines of JSON."""
+
+    alive = set()
+
+    def __init__(self, name, command, environment):
+        self.name, self.command = name, command
+        self.events, self.said, self.ended = queue.Queue(), [], False
+        self.errors = tempfile.TemporaryFile("w+", errors="replace")
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+                                        env=environment, start_new_session=True, text=True, errors="replace")
+        Program.alive.add(self)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def _read(self):
+        for line in self.process.stdout:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                self.said.append(event)
+                self.events.put(event)
+        self.events.put(None)
+
+    def stderr(self, most=1500):
+        self.errors.seek(0)
+        return self.errors.read()[-most:].strip()
+
+    def tell(self, **what):
+        try:
+            self.process.stdin.write(json.dumps(what) + "\n")
+            self.process.stdin.flush()
+        except (OSError, ValueError):
+            raise Failure(f"{self.name} has ended: {self.stderr()}") from None
+
+    def expect(self, wanted, timeout):
+        """Waits for the line that `wanted`, a name of an event or a test, is about."""
+        test = wanted if callable(wanted) else lambda event: event.get("event") == wanted
+        until = time.monotonic() + timeout
+        while True:
+            try:
+                event = self.events.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                raise Failure(f"{self.name}: nothing within {timeout:.0f} s. {self.stderr()}") from None
+            if event is None:
+                raise Failure(f"{self.name} ended early with {self.process.wait(10)}. {self.stderr()}")
+            if event.get("event") == "error":
+                raise Failure(f"{self.name}: {event.get('what')}")
+            if test(event):
+                return event
+
+    def result(self, timeout):
+        """What a `gpu-worker` says at its end; its lines have no name."""
+        return self.expect(lambda event: "mode" in event, timeout)
+
+    def end(self, patience=5.0):
+        """Ends it and everything it started: kindly, then not."""
+        if self.ended:
+            return self.process.returncode
+        self.ended = True
+        try:
+            self.process.stdin.close()
+        except OSError:
+            pass
+        for number, wait in ((None, patience), (signal.SIGTERM, 2.0)):
+            try:
+                if number is not None:
+                    os.killpg(self.pid, number)
+                self.process.wait(wait)
+                break
+            except (subprocess.TimeoutExpired, OSError):
+                continue
+        # Its children may outlive it, so the group is ended in any case.
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except OSError:
+            pass
+        self.process.wait()
+        Program.alive.discard(self)
+        return self.process.returncode
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+
+class Stage:
+    """A service of its own in a directory of its own, and the programs on it."""
+
+    def __init__(self, xsched):
+        self.xsched = os.path.abspath(xsched)
+        self.directory = tempfile.mkdtemp(prefix="xsched-bench-")
+        self.environment = dict(os.environ, XSCHED_SOCKET=os.path.join(self.directory, "socket"))
+        for name in ("LD_PRELOAD", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_CLIENT_PRIORITY"):
+            self.environment.pop(name, None)
+        # Errors of the library are to be seen, and nothing is downloaded.
+        self.environment.update(XLOG_LEVEL="ERRO", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+        self.service = None
+        self.calibration = []
+        # Only where the programs are tried out without a GPU.
+        self.program_arguments = os.environ.get("BENCH_PROGRAM_ARGUMENTS", "").split()
+        atexit.register(self.close)
+
+    def start_service(self):
+        self.service = Program("the service", [self.xsched, "serve", "--quiet"], self.environment)
+        until = time.monotonic() + 15
+        while time.monotonic() < until:
+            if self.service.process.poll() is not None:
+                raise Failure(f"the service ended: {self.service.stderr()}")
+            if self.tool("policy", "--json", check=False).returncode == 0:
+                return
+            time.sleep(0.05)
+        raise Failure("the service does not answer within 15 s")
+
+    def kill_service(self):
+        """As hard as can be."""
+        os.killpg(self.service.pid, signal.SIGKILL)
+        self.service.end(1.0)
+
+    def tool(self, *arguments, check=True, timeout=20):
+        try:
+            done = subprocess.run([self.xsched, *arguments], env=self.environment, capture_output=True, text=True,
+                                  errors="replace", timeout=timeout, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"xsched {' '.join(arguments)}: no answer within {timeout} s") from None
+        if check and done.returncode != 0:
+            raise Failure(f"xsched {' '.join(arguments)}: {done.stderr.strip()}")
+        return done
+
+    def ps(self):
+        return json.loads(self.tool("ps", "--json", "--sample", "1ms").stdout)
+
+    def start(self, name, command, options=None, **variables):
+        """Starts a program: plainly, or under `xsched run` with these options."""
+        if options is not None:
+            command = [self.xsched, "run", *options, "--", *command]
+        environment = {**self.environment, **{key: str(value) for key, value in variables.items()}}
+        return Program(name, command, environment)
+
+    def python(self, name, options=None, **variables):
+        """One of `programs.py`."""
+        return self.start(name, [sys.executable, PROGRAMS, name, *self.program_arguments], options, **variables)
+
+    def worker(self, mode, *arguments, options=None, **variables):
+        """`xsched bench gpu-worker`."""
+        command = [self.xsched, "bench", "gpu-worker", mode, *map(str, arguments), *self.calibration]
+        return self.start(f"gpu-worker {mode}", command, options, **variables)
+
+    def must_be_scheduled(self, program, wanted):
+        """The level that a program is scheduled at, which has to be the one it was started with."""
+        until = time.monotonic() + 5
+        while True:
+            levels = {queue["level"] for queue in self.ps().get("queues", []) if queue["pid"] == program.pid}
+            if levels or time.monotonic() > until:
+                break
+            time.sleep(0.05)
+        if not levels:
+            raise Failure(f"{program.name} is not scheduled. {program.stderr()}")
+        if wanted is not None and max(levels) != wanted:
+            raise Failure(f"{program.name} is scheduled at level {max(levels)}, not {wanted}. {program.stderr()}")
+        return max(levels)
+
+    def close(self):
+        for program in list(Program.alive):
+            if program is not self.service:
+                program.end(1.0)
+        if self.service is not None:
+            self.service.end(0.0)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def end_on_signals():
+    """So that what was started is ended too."""
+    def stop(number, _):
+        sys.exit(128 + number)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+
+
+class Clock:
+    """How long it may take, and what was left out for that."""
+
+    def __init__(self, budget):
+        self.began, self.budget = time.monotonic(), budget
+        self.skipped, self.errors = [], []
+
+    def spent(self):
+        return time.monotonic() - self.began
+
+    def left(self):
+        return self.budget - self.spent()
+
+    def say(self, text):
+        print(f"[{self.spent():5.0f} s, {max(0, self.left()):4.0f} s left] {text}", flush=True)
+
+    def scene(self, name, seconds, function, *arguments):
+        """Runs one scene if there is time for it. None if there was not, or it failed; both are remembered."""
+        if self.left() < seconds:
+            self.skip(name, f"needs about {seconds:.0f} s, {max(0, self.left()):.0f} s were left")
+            return None
+        self.say(name)
+        try:
+            return function(*arguments)
+        except (Failure, OSError, LookupError, TypeError, ValueError, ArithmeticError,
+                subprocess.SubprocessError) as error:
+            text = str(error) if isinstance(error, Failure) else f"{type(error).__name__}: {error}"
+            print(f"    FAILED: {text[:600]}", flush=True)
+            self.errors.append({"what": name, "why": text[:2000]})
+            return None
+
+    def skip(self, name, why):
+        print(f"    skipped: {name}: {why}", flush=True)
+        self.skipped.append({"what": name, "why": why})
+
+
+def percentile(values, percent):
+    ordered = sorted(values)
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+
+
+def median(values):
+    return percentile(values, 50)
+
+
+def latency_figures(values):
+    """Of latencies in milliseconds, as `xsched bench gpu-worker` gives them."""
+    def of(part):
+        return {"n": len(part), "p50_ms": round(percentile(part, 50), 4), "p90_ms": round(percentile(part, 90), 4),
+                "p99_ms": round(percentile(part, 99), 4), "max_ms": round(max(part), 4),
+                "mean_ms": round(sum(part) / len(part), 4)}
+    middle = (len(values) + 1) // 2
+    return {**of(values), "halves": [of(part) for part in (values[:middle], values[middle:]) if part]}
+
+
+def progress_at(steps, at):
+    """How much was done at a time, given (time, done) in order: in between as if done evenly."""
+    if at <= steps[0][0]:
+        return steps[0][1]
+    for (earlier, done), (later, more) in zip(steps, steps[1:]):
+        if at <= later:
+            return done + (more - done) * (at - earlier) / max(later - earlier, 1e-9)
+    return steps[-1][1]
+
+
+def rates(steps, begin, end, pieces=None):
+    """What was done per second, in pieces of about a second of the time from begin to end."""
+    if not steps:
+        raise Failure("the background did nothing")
+    pieces = pieces or max(2, round(end - begin))
+    width = (end - begin) / pieces
+    marks = [progress_at(steps, begin + piece * width) for piece in range(pieces + 1)]
+    return [round((later - earlier) / width, 3) for earlier, later in zip(marks, marks[1:])]
+
+
+def steps_of_load(program):
+    """Of a `gpu-worker load` that reports."""
+    return [(event["at"], event["kernels"]) for event in list(program.said) if "at" in event]

@@ -1,0 +1,287 @@
+"""The PyTorch programs that are measured. They know nothing of scheduling.
+
+A program imports what it needs and says so; then it does what lines of JSON on its input tell it, one after the other:
+  {"do": "prepare"}                                    builds the model on the GPU, warms up, tells the result's checksum
+  {"do": "serve", "requests": N, "period_ms": P}       requests at irregular times, and how long each took
+  {"do": "iterate", "seconds": S}                      one iteration after the other, and how long each took
+  {"do": "start"} ... {"do": "stop"}                   the same until it is told to stop, and when each ended
+It ends with its input. Times are of the system's monotonic clock.
+"""
+import argparse
+import hashlib
+import json
+import os
+import queue
+import random
+import sys
+import threading
+import time
+
+from harness import latency_figures
+
+parser = argparse.ArgumentParser()
+parser.add_argument("program")
+parser.add_argument("--device", default="cuda", help="cpu to try the programs out where there is no GPU")
+parser.add_argument("--small", action="store_true", help="smaller models, for the same purpose")
+args = parser.parse_args()
+
+import torch
+
+if args.program.startswith("resnet") or args.program == "streams":
+    import torchvision
+else:
+    import transformers
+
+DEVICE, CUDA = args.device, args.device == "cuda"
+
+
+def emit(event, **more):
+    print(json.dumps({"event": event, **more}), flush=True)
+
+
+def synchronize():
+    if CUDA:
+        torch.cuda.synchronize()
+
+
+def checksum(tensor):
+    data = tensor.detach().float().contiguous().cpu().numpy().tobytes()
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+class Eager:
+    """A model that is called from Python, kernel by kernel."""
+
+    def __init__(self, build):
+        torch.manual_seed(0)
+        with torch.device(DEVICE):
+            self.model, self.inputs = build()
+
+    @torch.no_grad()
+    def step(self):
+        out = self.model(*self.inputs)
+        self.out = getattr(out, "last_hidden_state", out)
+
+    def request(self):
+        self.step()
+        synchronize()
+
+    def iteration(self):
+        self.request()
+
+    def checksum(self):
+        return checksum(self.out)
+
+
+class Graph(Eager):
+    """The same as one CUDA graph, on a stream of its own."""
+
+    def __init__(self, build, priority=0):
+        super().__init__(build)
+        if not CUDA:
+            return
+        synchronize()
+        self.stream = torch.cuda.Stream(priority=priority)
+        with torch.no_grad(), torch.cuda.stream(self.stream):
+            for _ in range(5):
+                self.step()
+            self.stream.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, stream=self.stream):
+                self.out = self.model(*self.inputs)
+        synchronize()
+
+    def request(self):
+        if not CUDA:
+            return super().request()
+        with torch.cuda.stream(self.stream):
+            self.graph.replay()
+            self.stream.synchronize()
+
+
+class Decoder:
+    """A small decoder that generates tokens one after the other, with a cache."""
+
+    TOKENS = 16
+
+    def __init__(self):
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(n_layer=2 if args.small else 12, n_embd=768, n_head=12, vocab_size=50257)
+        with torch.device(DEVICE):
+            self.model = transformers.GPT2LMHeadModel(config).eval()
+            self.prompt = torch.randint(0, 50000, (1, 32))
+        if CUDA:
+            self.model.half()
+
+    @torch.no_grad()
+    def request(self):
+        tokens, past, generated = self.prompt, None, []
+        for _ in range(self.TOKENS):
+            out = self.model(input_ids=tokens, past_key_values=past, use_cache=True)
+            past = out.past_key_values
+            tokens = out.logits[:, -1:].argmax(-1)
+            generated.append(tokens)
+        synchronize()
+        self.out = torch.cat(generated, 1)
+
+    iteration = request
+
+    def checksum(self):
+        return checksum(self.out)
+
+
+class Training:
+    """ResNet-50 in bf16, batch 64."""
+
+    def __init__(self, stream=None):
+        torch.manual_seed(0)
+        self.stream = stream
+        batch, size = (2, 64) if args.small else (64, 224)
+        with torch.device(DEVICE):
+            self.model = torchvision.models.resnet50(weights=None).train()
+            self.x, self.t = torch.randn(batch, 3, size, size), torch.randint(0, 1000, (batch,))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        synchronize()
+
+    def request(self):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(self.model(self.x), self.t)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.loss = loss.item()
+
+    def iteration(self):
+        if self.stream is None:
+            return self.request()
+        with torch.cuda.stream(self.stream):
+            self.request()
+
+    def checksum(self):
+        return None
+
+
+class Streams(Graph):
+    """The service and the training as two threads of one program, the service's stream with the highest priority."""
+
+    def __init__(self, build):
+        # Or each would wait for the other's Python for 5 ms at a time.
+        sys.setswitchinterval(2e-4)
+        highest = 0
+        if CUDA:
+            highest = min(torch.cuda.Stream.priority_range()) if hasattr(torch.cuda.Stream, "priority_range") else -5
+        super().__init__(build, highest)
+        self.training = Training(torch.cuda.Stream(priority=0) if CUDA else None)
+        for _ in range(5):
+            self.training.iteration()
+        synchronize()
+
+    def iteration(self):
+        self.training.iteration()
+
+
+def resnet152(batch):
+    def build():
+        size = 64 if args.small else 224
+        model = torchvision.models.resnet152(weights=None, zero_init_residual=True).eval()
+        x = torch.randn(1 if args.small else batch, 3, size, size)
+        return (model.half(), (x.half(),)) if CUDA else (model, (x,))
+    return build
+
+
+def bert_large():
+    config = transformers.BertConfig(hidden_size=1024, num_hidden_layers=2 if args.small else 24,
+                                     num_attention_heads=16, intermediate_size=4096)
+    model = transformers.BertModel(config).eval()
+    x = torch.randint(0, 30000, (1 if args.small else 16, 128))
+    return (model.half() if CUDA else model), (x,)
+
+
+PROGRAMS = {
+    "resnet152-graph": lambda: Graph(resnet152(1)),
+    "resnet152-eager": lambda: Eager(resnet152(32)),
+    "bert-large": lambda: Eager(bert_large),
+    "decoder": Decoder,
+    "resnet50-training": Training,
+    "streams": lambda: Streams(resnet152(1)),
+}
+
+
+def read(commands, stop):
+    for line in sys.stdin:
+        command = json.loads(line)
+        if command["do"] == "stop":
+            stop.set()
+        else:
+            commands.put(command)
+    stop.set()
+    commands.put(None)
+
+
+def serve(program, requests, period_ms):
+    latencies, dice = [], random.Random(1)
+    begin = due = time.monotonic()
+    for _ in range(requests):
+        # Between 0.75 and 1.25 periods, so that requests meet the others at every phase; the same in every scene.
+        due = max(due + period_ms / 1e3 * dice.uniform(0.75, 1.25), time.monotonic())
+        time.sleep(max(0.0, due - time.monotonic()))
+        arrived = time.monotonic()
+        program.request()
+        latencies.append((time.monotonic() - arrived) * 1e3)
+    end = time.monotonic()
+    emit("result", **latency_figures(latencies), begin=begin, end=end, checksum=program.checksum())
+
+
+def iterate(program, seconds):
+    begin = last = time.monotonic()
+    spans = []
+    while last < begin + seconds:
+        program.iteration()
+        now = time.monotonic()
+        spans.append((now - last) * 1e3)
+        last = now
+    emit("result", **latency_figures(spans), begin=begin, end=last, checksum=program.checksum())
+
+
+def until_stopped(program, stop):
+    ends = [time.monotonic()]
+    try:
+        while not stop.is_set():
+            program.iteration()
+            ends.append(time.monotonic())
+        emit("stopped", ends=ends)
+    except Exception as error:
+        emit("error", what=f"{type(error).__name__}: {error}"[:1500])
+
+
+def main():
+    commands, stop, program, running = queue.Queue(), threading.Event(), None, None
+    threading.Thread(target=read, args=(commands, stop), daemon=True).start()
+    emit("imported", torch=torch.__version__, python=sys.version.split()[0])
+    while (command := commands.get()) is not None:
+        deed = command.pop("do")
+        if deed == "prepare":
+            program = PROGRAMS[args.program]()
+            for _ in range(2 if args.small else 10):
+                program.request()
+            emit("ready", checksum=program.checksum())
+        elif deed == "serve":
+            serve(program, **command)
+        elif deed == "iterate":
+            iterate(program, **command)
+        elif deed == "start":
+            stop.clear()
+            running = threading.Thread(target=until_stopped, args=(program, stop), daemon=True)
+            running.start()
+    if running is not None:
+        running.join(20)
+
+
+try:
+    main()
+except Exception as error:
+    emit("error", what=f"{type(error).__name__}: {error}"[:1500])
+    raise
+# Without the interpreter's farewell: a thread may still be using the GPU.
+sys.stdout.flush()
+os._exit(0)
