@@ -5,6 +5,7 @@ import os
 import queue
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -179,7 +180,8 @@ class Stage:
         until = time.monotonic() + 5
         while True:
             levels = {queue["level"] for queue in self.ps().get("queues", []) if queue["pid"] == program.pid}
-            if levels or time.monotonic() > until:
+            refused = "unscheduled" in program.stderr()
+            if levels or refused or time.monotonic() > until:
                 break
             time.sleep(0.05)
         if not levels:
@@ -246,8 +248,7 @@ def percentile(values, percent):
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
-def median(values):
-    return percentile(values, 50)
+median = statistics.median
 
 
 def latency_figures(values):

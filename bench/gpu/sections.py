@@ -1,0 +1,468 @@
+"""The sections of `run.py`. Each fills its part of the results scene by scene, so that what was measured is kept."""
+import os
+import subprocess
+import time
+
+from harness import Failure, median, rates, steps_of_load
+
+# What a program is started with, and the level that it must then have.
+LEVELS = {"xsched level 1": (["--level", "1"], 1), "xsched level 2": (["--level", "2"], 2),
+          "xsched level 3": (["--level", "3"], 3), "xsched auto": ([], None)}
+# Seconds: a program of PyTorch from its import to the first request, and a gpu-worker to its first kernel.
+PREPARE, START = 7, 1.5
+PERIOD_MS = 13.0
+TRAINING = "resnet50-training"
+
+
+def options(setting, priority):
+    return None if setting not in LEVELS else ["--priority", priority, *LEVELS[setting][0]]
+
+
+class Crew:
+    """Programs that have imported what they need, all at the same time: that is what takes long."""
+
+    def __init__(self, stage, clock):
+        self.stage, self.clock, self.members, self.versions = stage, clock, {}, {}
+
+    def call(self, wanted):
+        """`wanted`: name of the member -> (program, options, variables)."""
+        wanted = list(wanted.items())
+        for first in range(0, len(wanted), 12):
+            part = wanted[first:first + 12]
+            self.clock.say(f"importing PyTorch in {len(part)} programs ({first + len(part)} of {len(wanted)})")
+            for member, (program, options, variables) in part:
+                self.members[member] = self.stage.python(program, options, **variables)
+            for member, _ in part:
+                try:
+                    self.versions = self.members[member].expect("imported", 90)
+                except Failure as error:
+                    # Said again by whoever needs it.
+                    print(f"    {member}: {str(error)[:300]}", flush=True)
+
+    def prepare(self, *members):
+        """Builds the models of these, at the same time."""
+        programs = [self.members.pop(member) for member in members]
+        for program in programs:
+            program.tell(do="prepare")
+        for program in programs:
+            program.checksum = program.expect("ready", 60)["checksum"]
+        return programs
+
+    def dismiss(self, *beginnings):
+        for member in [m for m in self.members if m.startswith(beginnings)]:
+            self.members.pop(member).end(0.5)
+
+
+def serve(program, requests, period_ms=PERIOD_MS):
+    program.tell(do="serve", requests=requests, period_ms=period_ms)
+    return program.expect("result", 30 + requests * max(period_ms, 40) / 1e3)
+
+
+def stop(program):
+    """Ends an endless job. What it did, and when."""
+    program.tell(do="stop")
+    ends = program.expect("stopped", 30)["ends"]
+    return [(at, done) for done, at in enumerate(ends)]
+
+
+def scene_figures(result):
+    return {key: value for key, value in result.items() if key not in ("event", "begin", "end", "mode")}
+
+
+def show(scene, alone=None, background=None):
+    """One line of the table as it grows."""
+    ratio = f"{scene['p99_ms'] / alone['p99_ms']:5.2f} x alone" if alone else ""
+    rest = ""
+    if scene.get("background_it_per_s"):
+        rate = median(scene["background_it_per_s"])
+        rest = f"   background {rate:7.2f} it/s" + (f", {100 * rate / background:.0f} %" if background else "")
+    print(f"    p50 {scene['p50_ms']:7.3f}  p99 {scene['p99_ms']:7.3f}  max {scene['max_ms']:7.3f} ms  {ratio}{rest}",
+          flush=True)
+
+
+# ---------------------------------------------------------------- table
+
+def table_crew(directory):
+    mps = {"CUDA_MPS_PIPE_DIRECTORY": os.path.join(directory, "mps"),
+           "CUDA_MPS_LOG_DIRECTORY": os.path.join(directory, "mps-log")}
+    crew = {"table native high": ("resnet152-graph", None, {}), "table native low": (TRAINING, None, {}),
+            "table mps high": ("resnet152-graph", None, {**mps, "CUDA_MPS_CLIENT_PRIORITY": 0}),
+            "table mps low": (TRAINING, None, {**mps, "CUDA_MPS_CLIENT_PRIORITY": 1}),
+            "table streams": ("streams", None, {})}
+    for setting in LEVELS:
+        crew[f"table {setting} high"] = ("resnet152-graph", options(setting, "high"), {})
+        crew[f"table {setting} low"] = (TRAINING, options(setting, "low"), {})
+    return crew
+
+
+class Mps:
+    """NVIDIA's service, for as long as one scene takes."""
+
+    def __init__(self, directory):
+        self.environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=os.path.join(directory, "mps"),
+                                CUDA_MPS_LOG_DIRECTORY=os.path.join(directory, "mps-log"))
+
+    def __enter__(self):
+        for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"):
+            os.makedirs(self.environment[name], exist_ok=True)
+        try:
+            done = subprocess.run(["nvidia-cuda-mps-control", "-d"], env=self.environment, stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=20)
+        except FileNotFoundError:
+            raise Failure("nvidia-cuda-mps-control is not installed") from None
+        if done.returncode != 0:
+            raise Failure(f"nvidia-cuda-mps-control ended with {done.returncode}: {done.stderr.strip()}")
+
+    def __exit__(self, *_):
+        try:
+            subprocess.run(["nvidia-cuda-mps-control"], env=self.environment, input="quit -t 2\n", text=True,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=20)
+        except (subprocess.SubprocessError, OSError) as error:
+            print(f"    MPS may still be running: {error}", flush=True)
+
+
+def table(stage, clock, crew, out, quick):
+    requests = 120 if quick else 400
+    out.update(foreground=f"ResNet-152 fp16 batch 1 as a CUDA graph, a request every {PERIOD_MS:.0f} ms, {requests} requests",
+               background="ResNet-50 bf16 training, batch 64", scenes={})
+    scenes, seconds = out["scenes"], requests * PERIOD_MS / 1e3
+
+    def known(what):
+        return scenes.get("alone") if what == "alone" else out.get("background_alone_it_per_s", {}).get("native")
+
+    def compare(name, scene, steps, window):
+        if steps:
+            scene["background_it_per_s"] = rates(steps, *window)
+        alone = known("alone")
+        scene["same_output_as_alone"] = bool(alone) and scene["checksum"] == alone["checksum"]
+        scenes[name] = scene
+        show(scene, alone, median(known("background")) if known("background") else None)
+
+    def beside(name, high, low):
+        low.tell(do="start")
+        time.sleep(1.5)
+        result = serve(high, requests)
+        compare(name, scene_figures(result), stop(low), (result["begin"], result["end"]))
+
+    def native():
+        high, low = crew.prepare("table native high", "table native low")
+        with high, low:
+            scenes["alone"] = scene_figures(serve(high, requests))
+            scenes["alone"]["same_output_as_alone"] = True
+            show(scenes["alone"])
+            begin = time.monotonic() + 0.5
+            low.tell(do="start")
+            time.sleep(2.0 if quick else 4.5)
+            alone = rates(stop(low), begin, time.monotonic() - 0.1)
+            out["background_alone_it_per_s"] = {"native": alone}
+            print(f"    background alone {median(alone):.2f} it/s", flush=True)
+            beside("native", high, low)
+
+    def mps():
+        with Mps(stage.directory):
+            high, low = crew.prepare("table mps high", "table mps low")
+            with high, low:
+                beside("mps", high, low)
+
+    def streams():
+        (both,) = crew.prepare("table streams")
+        with both:
+            beside("stream priorities", both, both)
+
+    def under_xsched(setting):
+        high, low = crew.prepare(f"table {setting} high", f"table {setting} low")
+        with high, low:
+            levels = [stage.must_be_scheduled(program, LEVELS[setting][1]) for program in (high, low)]
+            beside(setting, high, low)
+            scenes[setting]["level"] = min(levels)
+            if setting == "xsched auto":
+                result = serve(high, requests // 2)
+                scenes["alone under xsched"] = scene_figures(result)
+
+    clock.scene("table: alone, and as the GPU schedules them", PREPARE + 2 * seconds + 6, native)
+    for setting in ("xsched auto", "xsched level 1", "xsched level 2"):
+        clock.scene(f"table: {setting}", PREPARE + seconds + 2, under_xsched, setting)
+    clock.scene("table: MPS with client priorities", PREPARE + seconds + 6, mps)
+    clock.scene("table: stream priorities", PREPARE + seconds + 2, streams)
+    clock.scene("table: xsched level 3", PREPARE + seconds + 2, under_xsched, "xsched level 3")
+    crew.dismiss("table")
+
+
+# ---------------------------------------------------------------- kernels of a chosen length
+
+def kernels_beside(stage, setting, kernels, length_us, requests, period_ms):
+    """One service of short kernels beside a load of `length_us`, or alone if that is none."""
+    arguments = ["--kernels", kernels, "--length-us", 20, "--requests", requests, "--period-ms", period_ms]
+
+    def measure():
+        with stage.worker("latency", *arguments, options=options(setting, "high")) as worker:
+            return worker.result(30 + requests * 0.06)
+
+    if length_us is None:
+        return scene_figures(measure())
+    load_arguments = ["--length-us", length_us, "--report-ms", 100]
+    with stage.worker("load", *load_arguments, options=options(setting, "low")) as load:
+        load.expect(lambda event: event.get("kernels", 0) > 0, 20)
+        level = stage.must_be_scheduled(load, LEVELS[setting][1]) if setting in LEVELS else None
+        result = measure()
+        time.sleep(0.15)
+        scene = scene_figures(result)
+        had = rates(steps_of_load(load), result["begin"], result["end"], 2)
+        scene["background_gpu_share"] = [round(rate * length_us / 1e6, 4) for rate in had]
+        if level is not None:
+            scene["level"] = level
+        return scene
+
+
+def micro(stage, clock, crew, out, quick):
+    requests = 80 if quick else 200
+    rows = {"hundred": (100, 10, "100 kernels of 20 us beside kernels of 2 ms"),
+            "one": (1, 8, "one kernel of 20 us beside kernels of 2 ms")}
+    for row, (kernels, period_ms, what) in rows.items():
+        part = out.setdefault(row, {"what": what, "scenes": {}})["scenes"]
+        for setting in ("alone", "native", *LEVELS):
+            if setting == "xsched level 3" and quick:
+                continue
+            length = None if setting == "alone" else 2000
+            took = 2 * START + requests * period_ms * 1.2 / 1e3
+            scene = clock.scene(f"table: {what}: {setting}", took, kernels_beside, stage, setting, kernels, length,
+                                requests, period_ms)
+            if scene:
+                part[setting] = scene
+                show(scene, part.get("alone"))
+
+
+def latency(stage, clock, crew, out, quick):
+    requests = 80 if quick else 200
+    lengths = (0.1, 1, 10) if quick else (0.1, 0.3, 1, 3, 10)
+    out.update(what="one kernel of 20 us, beside kernels of a given length", lengths_ms=list(lengths), settings={})
+    out["alone"] = clock.scene("latency: alone", 3, kernels_beside, stage, "alone", 1, None, requests, 5)
+    # Lengths first: if time runs out, every setting has the same.
+    for length in lengths:
+        for setting in ("native", "xsched auto", "xsched level 1", "xsched level 2"):
+            scene = clock.scene(f"latency: kernels of {length} ms: {setting}", 2 * START + requests * 0.006,
+                                kernels_beside, stage, setting, 1, length * 1000, requests, 5)
+            if scene:
+                out["settings"].setdefault(setting, {})[str(length)] = scene
+                show(scene, out["alone"])
+
+
+# ---------------------------------------------------------------- overhead
+
+OVERHEAD_MODELS = {"resnet152-eager": "ResNet-152 fp16 batch 32, eager", "bert-large": "BERT-large fp16 batch 16, eager",
+                   "decoder": "GPT-2 fp16, 16 tokens one by one, eager"}
+
+
+def overhead_crew(_):
+    return {f"overhead {model} {side}": (model, [] if side == "xsched" else None, {})
+            for model in OVERHEAD_MODELS for side in ("native", "xsched")}
+
+
+def spread(values, digits=4):
+    return {"n": len(values), "median": round(median(values), digits), "low": round(min(values), digits),
+            "high": round(max(values), digits)}
+
+
+def overhead(stage, clock, crew, out, quick):
+    pairs, lengths = (2 if quick else 4), "0,3,10,50"
+
+    def launches():
+        runs = {"native": [], "xsched": []}
+        for pair in range(pairs):
+            # The other one first every second time: what drifts is in both.
+            for side in (("native", "xsched"), ("xsched", "native"))[pair % 2]:
+                arguments = ["--length-us", lengths, "--launches", 1000, "--repeat", 7 if quick else 15]
+                with stage.worker("launch-cost", *arguments, options=[] if side == "xsched" else None) as worker:
+                    runs[side].append(worker.result(60)["lengths"])
+        rows = {}
+        for place, row in enumerate(runs["native"][0]):
+            cell = {}
+            for what in ("host_us", "end_to_end_us"):
+                native = [run[place][what]["median"] for run in runs["native"]]
+                scheduled = [run[place][what]["median"] for run in runs["xsched"]]
+                cell[what] = {"native": spread(native), "xsched": spread(scheduled),
+                              "ratio": spread([x / n for x, n in zip(scheduled, native)])}
+            rows[f"{row['length_us']:g}"] = cell
+            print(f"    kernels of {row['length_us']:4g} us: " + ", ".join(
+                f"{what} {cell[what]['native']['median']:.2f} -> {cell[what]['xsched']['median']:.2f} "
+                f"(x {cell[what]['ratio']['median']:.3f}, {cell[what]['ratio']['low']:.3f} to "
+                f"{cell[what]['ratio']['high']:.3f})" for what in cell), flush=True)
+        out["launches"] = rows
+
+    def model(name):
+        native, scheduled = crew.prepare(f"overhead {name} native", f"overhead {name} xsched")
+        with native, scheduled:
+            times = {"native": [], "xsched": []}
+            sums = set()
+            for round_ in range(2 if quick else 4):
+                pair = [("native", native), ("xsched", scheduled)]
+                for side, program in pair if round_ % 2 == 0 else reversed(pair):
+                    program.tell(do="iterate", seconds=0.8)
+                    result = program.expect("result", 60)
+                    times[side].append(result["p50_ms"])
+                    sums.add(result["checksum"])
+            cell = {"what": OVERHEAD_MODELS[name], "native_ms": spread(times["native"]),
+                    "xsched_ms": spread(times["xsched"]), "same_output": len(sums) == 1,
+                    "ratio": spread([x / n for x, n in zip(times["xsched"], times["native"])])}
+            out.setdefault("models", {})[name] = cell
+            print(f"    {cell['native_ms']['median']:.3f} -> {cell['xsched_ms']['median']:.3f} ms per iteration "
+                  f"(x {cell['ratio']['median']:.4f}, {cell['ratio']['low']:.4f} to {cell['ratio']['high']:.4f})", flush=True)
+
+    clock.scene("overhead: launches", pairs * 2 * 3, launches)
+    for name in OVERHEAD_MODELS:
+        clock.scene(f"overhead: {OVERHEAD_MODELS[name]}", PREPARE + (4 if quick else 7), model, name)
+    crew.dismiss("overhead")
+
+
+# ---------------------------------------------------------------- shares
+
+def shares(stage, clock, crew, out, quick):
+    cases = {"10:90": [(10, 500), (90, 500)], "75:25": [(75, 500), (25, 500)],
+             "60:30:10": [(60, 500), (30, 500), (10, 500)], "50:50, kernels of 0.2 and 3 ms": [(50, 200), (50, 3000)]}
+    span = 2.0 if quick else 4.0
+    out.update(policy="UP", what="gpu-worker loads, kernels of 0.5 ms unless said otherwise", cases={})
+
+    def together(loads, options_of):
+        programs = []
+        try:
+            for share, length in loads:
+                arguments = ["--length-us", length, "--report-ms", 100]
+                programs.append(stage.worker("load", *arguments, options=options_of(share)))
+            for program in programs:
+                program.expect(lambda event: event.get("kernels", 0) > 0, 30)
+            if options_of(1) is not None:
+                for program in programs:
+                    stage.must_be_scheduled(program, None)
+            begin = time.monotonic() + 0.7
+            time.sleep(0.7 + span + 0.25)
+            # GPU time of each, in each half.
+            return [[rate * length / 1e6 for rate in rates(steps_of_load(program), begin, begin + span, 2)]
+                    for program, (_, length) in zip(programs, loads)]
+        finally:
+            for program in programs:
+                program.end(1.0)
+
+    def case(name):
+        had = together(cases[name], lambda share: ["--share", str(share)])
+        halves = [[part / max(sum(parts), 1e-9) * 100 for part in parts] for parts in zip(*had)]
+        seen = [sum(half[n] for half in halves) / len(halves) for n in range(len(had))]
+        wanted = [share for share, _ in cases[name]]
+        total = sum(sum(parts) / len(parts) for parts in had)
+        alone = out.get("alone_gpu_share")
+        out["cases"][name] = {
+            "wanted": wanted, "seen": [round(share, 2) for share in seen],
+            "seen_in_halves": [[round(share, 2) for share in half] for half in halves],
+            "error_points": round(max(abs(s - w) for s, w in zip(seen, wanted)), 2),
+            "gpu_share_of_all": round(total, 4), "throughput_of_alone": round(total / alone, 4) if alone else None}
+        print(f"    wanted {wanted}, seen {[round(s, 1) for s in seen]}, all together {total:.3f} of the GPU", flush=True)
+
+    def alone():
+        parts = together([(100, 500)], lambda _: None)[0]
+        out["alone_gpu_share"] = round(sum(parts) / len(parts), 4)
+
+    clock.scene("shares: one load alone", span + 3, alone)
+    try:
+        stage.tool("policy", "UP")
+        for name in cases:
+            clock.scene(f"shares: {name}", span + 4, case, name)
+    finally:
+        stage.tool("policy", "HPF", check=False)
+
+
+# ---------------------------------------------------------------- backgrounds
+
+MOST = 4
+
+
+def backgrounds_crew(_):
+    crew = {}
+    for setting in ("native", "xsched auto"):
+        crew[f"backgrounds {setting} high"] = ("resnet152-graph", options(setting, "high"), {})
+        for n in range(MOST):
+            crew[f"backgrounds {setting} low {n}"] = (TRAINING, options(setting, "low"), {})
+    return crew
+
+
+def backgrounds(stage, clock, crew, out, quick):
+    requests = 100 if quick else 300
+    out.update(foreground="ResNet-152 fp16 batch 1 as a CUDA graph", background="ResNet-50 bf16 training, batch 64, each",
+               settings={})
+
+    def setting_(setting):
+        names = [f"backgrounds {setting} low {n}" for n in range(MOST)]
+        high, *lows = crew.prepare(f"backgrounds {setting} high", *names)
+        try:
+            part, windows = {}, {}
+            if setting == "native":
+                out["alone"] = scene_figures(serve(high, requests))
+                show(out["alone"])
+            begin = time.monotonic() + 0.5
+            lows[0].tell(do="start")
+            time.sleep(2.5)
+            windows[1] = (begin, time.monotonic())
+            for count in (2, MOST):
+                for low in lows[1 if count == 2 else 2:count]:
+                    low.tell(do="start")
+                time.sleep(1.0)
+                result = serve(high, requests)
+                part[str(count)] = scene_figures(result)
+                windows[count] = (result["begin"], result["end"])
+                show(part[str(count)], out.get("alone"))
+            out["settings"][setting] = part
+            steps = [stop(low) for low in lows]
+            if setting == "native":
+                out["background_alone_it_per_s"] = rates(steps[0], *windows[1])
+            alone = median(out["background_alone_it_per_s"]) if "background_alone_it_per_s" in out else None
+            for count in (2, MOST):
+                each = [median(rates(steps[n], *windows[count])) for n in range(count)]
+                part[str(count)]["background_it_per_s_each"] = each
+                part[str(count)]["background_sum_of_alone"] = round(sum(each) / alone, 4) if alone else None
+                print(f"    {count} backgrounds: {each} it/s", flush=True)
+        finally:
+            for program in (high, *lows):
+                program.end(2.0)
+
+    for setting in ("native", "xsched auto"):
+        clock.scene(f"backgrounds: {setting}", PREPARE + 8 + 2.5 * requests * PERIOD_MS / 1e3, setting_, setting)
+    crew.dismiss("backgrounds")
+
+
+# ---------------------------------------------------------------- eager foregrounds
+
+EAGER = {"resnet152-eager": 70.0, "bert-large": 60.0}
+
+
+def eager_crew(_):
+    crew = {}
+    for setting in ("native", "xsched auto"):
+        crew[f"eager {setting} low"] = (TRAINING, options(setting, "low"), {})
+        for model in EAGER:
+            crew[f"eager {setting} {model}"] = (model, options(setting, "high"), {})
+    return crew
+
+
+def eager(stage, clock, crew, out, quick):
+    requests = 30 if quick else 90
+
+    def both(setting):
+        low, *highs = crew.prepare(f"eager {setting} low", *(f"eager {setting} {model}" for model in EAGER))
+        try:
+            for model, high in zip(EAGER, highs):
+                part = out.setdefault(model, {"what": OVERHEAD_MODELS[model], "scenes": {}})["scenes"]
+                if setting == "native":
+                    part["alone"] = scene_figures(serve(high, requests, EAGER[model]))
+                    show(part["alone"])
+                low.tell(do="start")
+                time.sleep(1.0)
+                result = serve(high, requests, EAGER[model])
+                part[setting] = scene_figures(result)
+                part[setting]["background_it_per_s"] = rates(stop(low), result["begin"], result["end"])
+                show(part[setting], part.get("alone"))
+        finally:
+            for program in (low, *highs):
+                program.end(2.0)
+
+    for setting in ("native", "xsched auto"):
+        spans = sum(EAGER.values()) * requests / 1e3 * (2 if setting == "native" else 1)
+        clock.scene(f"eager foregrounds: {setting}", PREPARE + spans + 3, both, setting)
+    crew.dismiss("eager")
