@@ -177,10 +177,12 @@ class Stage:
 
     def must_be_scheduled(self, program, wanted):
         """The level that a program is scheduled at, which has to be the one it was started with."""
-        until = time.monotonic() + 5
+        until = time.monotonic() + 15
         while True:
             levels = {queue["level"] for queue in self.ps().get("queues", []) if queue["pid"] == program.pid}
             refused = "unscheduled" in program.stderr()
+            if program.process.poll() is not None:
+                raise Failure(f"{program.name} ended with {program.process.returncode}. {program.stderr()}")
             if levels or refused or time.monotonic() > until:
                 break
             time.sleep(0.05)

@@ -1,0 +1,187 @@
+"""The programs of `same_results.py` and `soak.py`: each prints the sha256 of what it computed."""
+import hashlib
+import json
+import os
+import sys
+import time
+
+
+def say(*arrays):
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(array.tobytes())
+    print(json.dumps({"event": "sha256", "sha256": digest.hexdigest()}), flush=True)
+
+
+def host(*tensors):
+    return [tensor.detach().float().contiguous().cpu().numpy() for tensor in tensors]
+
+
+def settled():
+    """PyTorch, with everything that may differ from run to run switched off."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    import torch
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.manual_seed(0)
+    return torch
+
+
+def repeated(seconds, step):
+    """Does the same again and again for a while, so that it meets the others; every result must be the first."""
+    first, until = step(), time.monotonic() + seconds
+    while time.monotonic() < until:
+        again = step()
+        if any(a.tobytes() != b.tobytes() for a, b in zip(first, again)):
+            sys.exit("the same step gave two results")
+    say(*first)
+
+
+def resnet152():
+    torch = settled()
+    import torchvision
+    with torch.device("cuda"), torch.no_grad():
+        model = torchvision.models.resnet152(weights=None, zero_init_residual=True).half().eval()
+        x = torch.randn(16, 3, 224, 224).half()
+        repeated(2.0, lambda: host(model(x)))
+
+
+def bert():
+    torch = settled()
+    import transformers
+    config = transformers.BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
+                                     intermediate_size=4096)
+    with torch.device("cuda"), torch.no_grad():
+        model = transformers.BertModel(config).half().eval()
+        x = torch.randint(0, 30000, (8, 128))
+        repeated(2.0, lambda: host(model(x).last_hidden_state))
+
+
+def graph():
+    torch = settled()
+    import torchvision
+    with torch.device("cuda"), torch.no_grad():
+        model = torchvision.models.resnet50(weights=None, zero_init_residual=True).half().eval()
+        x = torch.randn(8, 3, 224, 224).half()
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.no_grad(), torch.cuda.stream(stream):
+        for _ in range(3):
+            y = model(x)
+        stream.synchronize()
+        recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recorded, stream=stream):
+            y = model(x)
+
+        def replay():
+            recorded.replay()
+            stream.synchronize()
+            return host(y)
+        repeated(2.0, replay)
+
+
+def train(torch, steps, batches):
+    # No pooling: its backward adds in any order.
+    layers, width = [], 3
+    for wider in (64, 128, 256, 512):
+        layers += [torch.nn.Conv2d(width, wider, 3, stride=2), torch.nn.BatchNorm2d(wider), torch.nn.ReLU()]
+        width = wider
+    with torch.device("cuda"):
+        model = torch.nn.Sequential(*layers, torch.nn.Conv2d(width, 1000, 1)).cuda().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    losses = []
+    for _, (x, t) in zip(range(steps), batches):
+        loss = torch.nn.functional.cross_entropy(model(x.cuda()).mean((2, 3)), t.cuda())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    say(*host(torch.stack(losses), *model.state_dict().values()))
+
+
+def training():
+    torch = settled()
+    x, t = torch.randn(128, 3, 224, 224), torch.randint(0, 1000, (128,))
+    train(torch, 20, [(x, t)] * 20)
+
+
+def compile_():
+    torch = settled()
+    with torch.device("cuda"):
+        model = torch.nn.Sequential(*(layer for _ in range(4) for layer in (torch.nn.Linear(512, 512), torch.nn.GELU())))
+        x = torch.randn(256, 512)
+    compiled = torch.compile(model)
+    with torch.no_grad():
+        repeated(2.0, lambda: host(compiled(x)))
+
+
+class Numbers:
+    """Made up by the loader's worker processes."""
+
+    def __len__(self):
+        return 640
+
+    def __getitem__(self, at):
+        import torch
+        dice = torch.Generator().manual_seed(at)
+        return torch.randn(3, 96, 96, generator=dice), at % 1000
+
+
+def dataloader():
+    torch = settled()
+    train(torch, 20, torch.utils.data.DataLoader(Numbers(), batch_size=32, num_workers=2))
+
+
+def child(number, results):
+    torch = settled()
+    torch.manual_seed(number)
+    x = torch.randn(512, 512, device="cuda")
+    for _ in range(2000):
+        x = torch.tanh(x @ x)
+    results.put((number, host(x)[0].tobytes()))
+
+
+def spawn():
+    import multiprocessing
+    import numpy
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    children = [context.Process(target=child, args=(number, results)) for number in range(2)]
+    for process in children:
+        process.start()
+    found = dict(results.get(timeout=120) for _ in children)
+    for process in children:
+        process.join(60)
+        if process.exitcode != 0:
+            sys.exit(f"a child ended with {process.exitcode}")
+    say(*(numpy.frombuffer(found[number], dtype=numpy.float32) for number in sorted(found)))
+
+
+def cupy():
+    import cupy
+    x = cupy.arange(1 << 20, dtype=cupy.float32).reshape(1024, 1024) / (1 << 20)
+
+    def step():
+        y = x
+        for _ in range(20):
+            y = cupy.tanh(y @ x + 0.5)
+        return [cupy.asnumpy(y)]
+    repeated(2.0, step)
+
+
+def jax():
+    import jax
+    import jax.numpy as jnp
+    import numpy
+
+    @jax.jit
+    def step(x):
+        return jax.lax.fori_loop(0, 20, lambda _, y: jnp.tanh(y @ x + 0.5), x)
+    if jax.devices()[0].platform not in ("gpu", "cuda"):
+        sys.exit("JAX has no GPU here")
+    x = jax.random.normal(jax.random.PRNGKey(0), (1024, 1024))
+    repeated(2.0, lambda: [numpy.asarray(step(x))])
+
+
+if __name__ == "__main__":
+    {"compile": compile_}.get(sys.argv[1], globals().get(sys.argv[1]))()
