@@ -20,6 +20,10 @@ class Failure(Exception):
     """A measurement that did not work; the others go on."""
 
 
+class Missing(Failure):
+    """Something that this machine does not have: the measurement is left out."""
+
+
 class Program:
     """A process in a group of its own that prints lines of JSON and is told what to do by lines of JSON."""
 
@@ -130,8 +134,8 @@ class Stage:
         self.program_arguments = os.environ.get("BENCH_PROGRAM_ARGUMENTS", "").split()
         atexit.register(self.close)
 
-    def start_service(self):
-        self.service = Program("the service", [self.xsched, "serve", "--quiet"], self.environment)
+    def start_service(self, *options):
+        self.service = Program("the service", [self.xsched, "serve", "--quiet", *options], self.environment)
         until = time.monotonic() + 15
         while time.monotonic() < until:
             if self.service.process.poll() is not None:
@@ -143,7 +147,10 @@ class Stage:
 
     def kill_service(self):
         """As hard as can be."""
-        os.killpg(self.service.pid, signal.SIGKILL)
+        try:
+            os.killpg(self.service.pid, signal.SIGKILL)
+        except OSError:
+            pass
         self.service.end(1.0)
 
     def tool(self, *arguments, check=True, timeout=20):
@@ -186,6 +193,8 @@ class Stage:
             if levels or refused or time.monotonic() > until:
                 break
             time.sleep(0.05)
+        if not levels and "supports level" in program.stderr():
+            raise Missing(program.stderr().splitlines()[-1])
         if not levels:
             raise Failure(f"{program.name} is not scheduled. {program.stderr()}")
         if wanted is not None and max(levels) != wanted:
@@ -233,6 +242,9 @@ class Clock:
         self.say(name)
         try:
             return function(*arguments)
+        except Missing as reason:
+            self.skip(name, str(reason)[:500])
+            return None
         except (Failure, OSError, LookupError, TypeError, ValueError, ArithmeticError,
                 subprocess.SubprocessError) as error:
             text = str(error) if isinstance(error, Failure) else f"{type(error).__name__}: {error}"

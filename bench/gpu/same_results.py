@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 
-from harness import HERE, Clock, Failure, Stage, end_on_signals
+from harness import HERE, Clock, Failure, Missing, Stage, end_on_signals
 
 PROGRAMS = os.path.join(HERE, "same_results_programs.py")
 PYTHON = ["resnet152", "bert", "graph", "training", "compile", "dataloader", "spawn", "cupy", "jax"]
@@ -27,7 +27,7 @@ def build_c(stage, kind):
     """With nvcc, which links the runtime either way."""
     nvcc = shutil.which("nvcc") or ("/usr/local/cuda/bin/nvcc" if os.path.exists("/usr/local/cuda/bin/nvcc") else None)
     if nvcc is None:
-        raise Failure("nvcc is not installed")
+        raise Missing("nvcc is not installed")
     program = os.path.join(stage.directory, f"same_results_{kind}")
     done = subprocess.run([nvcc, "-O2", f"--cudart={kind}", "-o", program, os.path.join(HERE, "same_results.cu")],
                           capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)

