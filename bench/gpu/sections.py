@@ -2,6 +2,7 @@
 import os
 import subprocess
 import time
+from statistics import fmean as mean
 
 from harness import Failure, Missing, median, rates, steps_of_load
 
@@ -74,7 +75,7 @@ def show(scene, alone=None, background=None):
     ratio = f"{scene['p99_ms'] / alone['p99_ms']:5.2f} x alone" if alone else ""
     rest = ""
     if scene.get("background_it_per_s"):
-        rate = median(scene["background_it_per_s"])
+        rate = mean(scene["background_it_per_s"])
         rest = f"   background {rate:7.2f} it/s" + (f", {100 * rate / background:.0f} %" if background else "")
     print(f"    p50 {scene['p50_ms']:7.3f}  p99 {scene['p99_ms']:7.3f}  max {scene['max_ms']:7.3f} ms  {ratio}{rest}",
           flush=True)
@@ -136,7 +137,7 @@ def table(stage, clock, crew, out, quick):
         alone = known("alone")
         scene["same_output_as_alone"] = bool(alone) and scene["checksum"] == alone["checksum"]
         scenes[name] = scene
-        show(scene, alone, median(known("background")) if known("background") else None)
+        show(scene, alone, mean(known("background")) if known("background") else None)
 
     def beside(name, high, low):
         low.tell(do="start")
@@ -155,7 +156,7 @@ def table(stage, clock, crew, out, quick):
             time.sleep(2.0 if quick else 4.5)
             alone = rates(stop(low), begin, time.monotonic() - 0.1)
             out["background_alone_it_per_s"] = {"native": alone}
-            print(f"    background alone {median(alone):.2f} it/s", flush=True)
+            print(f"    background alone {mean(alone):.2f} it/s", flush=True)
             beside("native", high, low)
 
     def mps():
@@ -411,9 +412,9 @@ def backgrounds(stage, clock, crew, out, quick):
             steps = [stop(low) for low in lows]
             if setting == "native":
                 out["background_alone_it_per_s"] = rates(steps[0], *windows[1])
-            alone = median(out["background_alone_it_per_s"]) if "background_alone_it_per_s" in out else None
+            alone = mean(out["background_alone_it_per_s"]) if "background_alone_it_per_s" in out else None
             for count in (2, MOST):
-                each = [median(rates(steps[n], *windows[count])) for n in range(count)]
+                each = [round(mean(rates(steps[n], *windows[count])), 3) for n in range(count)]
                 part[str(count)]["background_it_per_s_each"] = each
                 part[str(count)]["background_sum_of_alone"] = round(sum(each) / alone, 4) if alone else None
                 print(f"    {count} backgrounds: {each} it/s", flush=True)
