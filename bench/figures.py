@@ -7,6 +7,7 @@ STYLE = """
   .title { font-size: 15px; font-weight: 600 } .note { fill: #656d76; font-size: 12px } .strong { font-weight: 600 }
   .axis { stroke: #8c959f } .grid { stroke: #d8dee4 } .plain { fill: #afb8c1 } .ours { fill: #0969da }
   .level { fill: #80b7f0 } .line { fill: none; stroke-width: 2.2 } .whisker { stroke-width: 2 }
+  .halo { paint-order: stroke; stroke: #ffffff; stroke-width: 5px }
   .in-bar { fill: #ffffff } .in-light { fill: #1f2328 } .dots { stroke-dasharray: 2 4 }
   .s0 { stroke: #8c959f } .s1 { stroke: #d4820a } .s2 { stroke: #2da44e } .s3 { stroke: #0969da }
   .f0 { fill: #6e7781 } .f1 { fill: #b06a00 } .f2 { fill: #1a7f37 } .f3 { fill: #0969da }
@@ -14,7 +15,7 @@ STYLE = """
   @media (prefers-color-scheme: dark) {
     .card { fill: #0d1117; stroke: #30363d } text { fill: #e6edf3 } .note { fill: #8d96a0 }
     .axis { stroke: #6e7681 } .grid { stroke: #262c34 } .plain { fill: #57606a } .ours { fill: #4493f8 }
-    .level { fill: #2b5f9e } .in-bar { fill: #0d1117 } .in-light { fill: #0d1117 } .s0 { stroke: #8d96a0 } .s1 { stroke: #e3a03c } .s2 { stroke: #3fb950 }
+    .halo { stroke: #0d1117 } .level { fill: #2b5f9e } .in-bar { fill: #0d1117 } .in-light { fill: #0d1117 } .s0 { stroke: #8d96a0 } .s1 { stroke: #e3a03c } .s2 { stroke: #3fb950 }
     .s3 { stroke: #4493f8 } .f0 { fill: #9ea7b3 } .f1 { fill: #e3a03c } .f2 { fill: #3fb950 } .f3 { fill: #4493f8 }
     .p0 { fill: #4493f8 } .p1 { fill: #8ebcf5 } .p2 { fill: #c9def8 }
   }"""
@@ -58,25 +59,24 @@ def kind_of(name):
 
 def comparison(title, note, rows):
     """`rows`: (name, p99 as a multiple of alone, background as a part of alone or none)."""
-    row, top, left, middle, width = 34, 104, 216, 560, 820
+    row, top, left, middle, width = 34, 104, 214, 560, 820
     sheet = Sheet(width, top + row * len(rows) + 34, title, note)
     most = max(2.0, *(ratio for _, ratio, _ in rows)) * 1.02
     scale, scale2 = (middle - left - 76) / most, (width - middle - 90) / 1.0
     bottom = top + row * len(rows) - 4
+    for alone in (left + scale, middle + scale2):
+        sheet.line(alone, top - 8, alone, bottom, "axis dots")
+        sheet.text(alone, bottom + 18, "alone", "note", "middle")
     sheet.text(left, top - 16, "service: p99, times alone", "note")
     sheet.text(middle, top - 16, "training: part of its speed alone", "note")
     for y, (name, ratio, part) in zip(range(top, top + row * len(rows), row), rows):
         kind, strong = kind_of(name), "strong" if name == "XSched" else ""
         sheet.text(left - 12, y + 16, name, strong, "end")
         sheet.bar(left, y, ratio * scale, 22, kind)
-        sheet.text(left + ratio * scale + 7, y + 16, f"{ratio:.2f}", strong)
+        sheet.text(left + ratio * scale + 7, y + 16, f"{ratio:.2f}", f"halo {strong}")
         if part is not None:
             sheet.bar(middle, y, part * scale2, 22, kind)
-            sheet.text(middle + part * scale2 + 7, y + 16, f"{part * 100:.0f} %", strong)
-    sheet.line(left + scale, top - 8, left + scale, bottom, "axis dots")
-    sheet.text(left + scale, bottom + 18, "alone", "note", "middle")
-    sheet.line(middle + scale2, top - 8, middle + scale2, bottom, "axis dots")
-    sheet.text(middle + scale2, bottom + 18, "alone", "note", "middle")
+            sheet.text(middle + part * scale2 + 7, y + 16, f"{part * 100:.0f} %", f"halo {strong}")
     return sheet.finish()
 
 

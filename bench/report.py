@@ -20,7 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = ["README.md", "bench/README.md"]
 FIGURES = "docs/figures"
 NAMES = {"alone": "alone", "alone under xsched": "alone, under XSched", "native": "as the GPU schedules them",
-         "mps": "MPS, client priorities", "stream priorities": "stream priorities, one process",
+         "mps": "MPS, client priorities", "stream priorities": "stream priorities",
          "xsched level 1": "XSched, level 1", "xsched level 2": "XSched, level 2", "xsched level 3": "XSched, level 3",
          "xsched auto": "XSched"}
 SHORT = {**NAMES, "xsched auto": "XSched (auto)"}
@@ -115,6 +115,8 @@ class Report:
                                  f"{whole['foreground'].split(',')[0]}, beside {whole['background'].split(';')[0]}. {data['gpu']}.", bars)
         same = [scenes[scene].get("same_output_as_alone") for scene in scenes if "same_output_as_alone" in scenes[scene]]
         checked = "The service's output is the same, bit for bit, in all of them.\n\n" if same and all(same) else ""
+        if not all(same):
+            checked = "**The service's output was not the same in all of them.**\n\n"
         return (f"{where(data, name)}.\nForeground: {whole['foreground']}. Background: {whole['background']}.\n\n"
                 f"{head('', 'foreground p50 / p99 / max', 'p99 / alone', 'background')}\n{rows(*lines)}\n\n{checked}"
                 + self.picture("comparison", svg, "p99 of the service and speed of the training, by who schedules them"))
@@ -158,7 +160,7 @@ class Report:
         for setting in (key for key in NAMES if key in part["settings"]):
             scenes = part["settings"][setting]
             line = [(float(length), figure["p50_ms"], figure["p99_ms"]) for length, figure in scenes.items()]
-            series[NAMES[setting]] = sorted(line)
+            series["without XSched" if setting == "native" else NAMES[setting]] = sorted(line)
             cells = [f"{scenes[f'{length:g}']['p50_ms']:.2f} / {scenes[f'{length:g}']['p99_ms']:.2f}" if f"{length:g}" in scenes else ""
                      for length in part["lengths_ms"]]
             lines.append((SHORT[setting], *cells))

@@ -1,0 +1,104 @@
+"""Checks what measures: `python3 -m unittest discover -s bench`. Needs neither a GPU nor PyTorch."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "gpu")]
+import harness
+import report
+
+
+class Figures(unittest.TestCase):
+    def test_percentiles_are_values_that_were_seen(self):
+        values = list(range(1, 201))
+        self.assertEqual([harness.percentile(values, p) for p in (50, 99, 100)], [100, 198, 200])
+        self.assertEqual(harness.latency_figures([1.0])["halves"][0]["n"], 1)
+
+    def test_rates_are_those_of_the_window(self):
+        steps = [(0.0, 0), (1.0, 10), (2.0, 10), (4.0, 50)]
+        self.assertEqual(harness.rates(steps, 0.0, 4.0, 4), [10, 0, 20, 20])
+        self.assertEqual(harness.rates(steps, 0.5, 1.5, 1), [5])
+        self.assertEqual(harness.rates(steps, 4.0, 6.0, 2), [0, 0])
+        with self.assertRaises(harness.Failure):
+            harness.rates([], 0.0, 1.0)
+
+
+class Programs(unittest.TestCase):
+    def start(self, code):
+        return harness.Program("a program", [sys.executable, "-c", code], dict(os.environ))
+
+    def test_a_program_that_fails_says_why(self):
+        with self.start("import sys; sys.exit('no such GPU')") as program:
+            with self.assertRaisesRegex(harness.Failure, "ended early with 1. no such GPU"):
+                program.expect("ready", 30)
+
+    def test_a_program_that_is_silent_is_given_up(self):
+        with self.start("import time; print('{}'); time.sleep(60)") as program:
+            with self.assertRaisesRegex(harness.Failure, "nothing within"):
+                program.expect("ready", 0.3)
+
+    def test_nothing_is_left_behind(self):
+        code = ("import subprocess, sys, json, time, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+                "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+                "print(json.dumps({'event': 'ready', 'child': child.pid}), flush=True); time.sleep(600)")
+        program = self.start(code)
+        child = program.expect("ready", 30)["child"]
+        program.end(0.1)
+        until = time.monotonic() + 30
+        while os.path.exists(f"/proc/{child}") and "Z" not in open(f"/proc/{child}/stat").read().split()[2]:
+            self.assertLess(time.monotonic(), until, "its child lives on")
+            time.sleep(0.01)
+        self.assertNotIn(program, harness.Program.alive)
+
+    def test_a_scene_that_fails_is_kept_and_the_others_go_on(self):
+        clock = harness.Clock(60)
+
+        def fails(error):
+            raise error
+        self.assertIsNone(clock.scene("one", 1, fails, harness.Failure("it broke")))
+        self.assertIsNone(clock.scene("two", 1, fails, harness.Missing("no MPS")))
+        self.assertIsNone(clock.scene("three", 61, fails, None))
+        self.assertEqual(clock.scene("four", 1, lambda: 4), 4)
+        self.assertEqual([error["what"] for error in clock.errors], ["one"])
+        self.assertEqual([skipped["what"] for skipped in clock.skipped], ["two", "three"])
+
+
+class Report(unittest.TestCase):
+    def run_report(self, root, *arguments):
+        command = [sys.executable, os.path.join(HERE, "report.py"), "--root", root, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    def test_a_figure_that_was_changed_by_hand_is_noticed(self):
+        with tempfile.TemporaryDirectory() as root:
+            os.makedirs(os.path.join(root, "bench"))
+            shutil.copytree(os.path.join(HERE, "results"), os.path.join(root, "bench/results"))
+            for page in report.PAGES:
+                shutil.copy(os.path.join(report.ROOT, page), os.path.join(root, page))
+            self.assertEqual(self.run_report(root).returncode, 0)
+            self.assertEqual(self.run_report(root, "--check").returncode, 0)
+            readme = os.path.join(root, "README.md")
+            with open(readme) as file:
+                text = file.read()
+            self.assertIn(" it/s", text)
+            with open(readme, "w") as file:
+                file.write(text.replace(" it/s", " it/h"))
+            done = self.run_report(root, "--check")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("README.md", done.stderr)
+
+    def test_quick_results_do_not_count_and_newer_ones_do(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for name, date, quick in (("a", "2026-01-02", False), ("b", "2026-01-03", True), ("c", "2026-01-01", False)):
+                with open(os.path.join(directory, name + ".json"), "w") as file:
+                    json.dump({"gpu": "a GPU", "date": date, "quick": quick, "shares": {"of": name}}, file)
+            self.assertEqual(report.Results(directory).section("shares")[0], {"of": "a"})
+
+
+if __name__ == "__main__":
+    unittest.main()
