@@ -92,6 +92,8 @@ impl Lane {
 
     /// Waits until launching is allowed and keeps the place until the answer is dropped.
     pub(crate) fn admit(&self) -> Admitted<'_> {
+        // Whether a marker has come while we waited for it: then we know when.
+        let mut just_came = false;
         loop {
             // From here on the place is given back by `Admitted`, whatever happens.
             let gate = self.gate();
@@ -102,11 +104,11 @@ impl Lane {
                 continue;
             }
             if paced {
-                match self.reserve() {
+                match self.reserve(just_came) {
                     Ok(place) => admitted.place = Some(place),
                     Err(marker) => {
                         drop(admitted);
-                        self.wait_for_room(marker);
+                        just_came = self.wait_for_room(marker);
                         continue;
                     }
                 }
@@ -117,12 +119,17 @@ impl Lane {
     }
 
     /// Takes a place in the window, or says which marker to wait for.
-    fn reserve(&self) -> Result<Reservation, Option<Marker>> {
+    fn reserve(&self, just_came: bool) -> Result<Reservation, Option<Marker>> {
         let mut tail = lock(&self.tail);
         if let Some(place) = tail.window.reserve() {
             return Ok(place);
         }
-        tail.window.observe(self.hw.progress(), Nanos::now());
+        let (progress, now) = (self.hw.progress(), Nanos::now());
+        if just_came {
+            tail.window.observe(progress, now);
+        } else {
+            tail.window.observe_late(progress, now);
+        }
         if let Some(place) = tail.window.reserve() {
             return Ok(place);
         }
@@ -132,14 +139,16 @@ impl Lane {
         Err(tail.window.oldest_marker())
     }
 
-    fn wait_for_room(&self, marker: Option<Marker>) {
+    /// Answers whether the marker has come.
+    fn wait_for_room(&self, marker: Option<Marker>) -> bool {
         match marker.map(|marker| self.hw.wait(marker, ROOM_PATIENCE)) {
-            Some(Ok(_)) => {}
+            Some(Ok(came)) => return came,
             // The device cannot say how far it is: run on unpaced rather than wait for ever.
             Some(Err(_)) => lock(&self.tail).window.abandon(),
             // Other threads hold all places and have not launched yet.
             None => std::thread::yield_now(),
         }
+        false
     }
 
     /// Places the window's next marker on the device. Under the window's lock, so that numbers arrive in order.
@@ -204,7 +213,7 @@ impl Lane {
             }
         };
         let progress = self.hw.progress();
-        tail.window.observe(progress, Nanos::now());
+        tail.window.observe_late(progress, Nanos::now());
         progress.marker >= marker && gate.quiet(epoch, &*self.link)
     }
 

@@ -120,10 +120,12 @@ pub struct Window {
     unmarked_since: Nanos,
     outstanding: VecDeque<Batch>,
     last_marker: Marker,
-    /// When the device was last known to turn to this queue's next batch.
+    /// When the device was last known to turn to this queue's next batch, and whether that is when it did, or only when
+    /// somebody looked.
     device_free_at: Nanos,
-    /// No two markers are further apart than this much work.
-    stop_every: Nanos,
+    is_exact: bool,
+    /// What is in flight can be stopped, at the markers.
+    stoppable: bool,
 }
 
 /// Enough for every quarter of a window and then some; markers beyond it are not placed.
@@ -132,7 +134,7 @@ const MOST_OUTSTANDING: usize = 64;
 const MOST_UNMARKED: u32 = 64;
 /// Where a queue can be stopped at its markers: how much it runs on at most. Closer together they would cost more than
 /// they gain, for a device that stops at one takes a few microseconds to find out that it need not.
-const STOP_EVERY: Nanos = Nanos::from_micros(500);
+const STOP_EVERY: Nanos = Nanos::from_millis(1);
 
 impl Window {
     /// An empty window.
@@ -147,13 +149,14 @@ impl Window {
             outstanding: VecDeque::with_capacity(MOST_OUTSTANDING),
             last_marker: 0,
             device_free_at: Nanos::ZERO,
-            stop_every: Nanos::MAX,
+            is_exact: true,
+            stoppable: false,
         }
     }
 
     /// Places markers so that the queue can be stopped at this level.
     pub fn suit(&mut self, level: Level) {
-        self.stop_every = if level == Level::Block { Nanos::MAX } else { STOP_EVERY };
+        self.stoppable = level > Level::Block;
     }
 
     /// Measures differently from now on. What is in flight stays.
@@ -216,7 +219,8 @@ impl Window {
         let due = match self.limit {
             // A quarter of the budget: room comes back in steps small enough to keep the device busy.
             Limit::Budget(budget) => {
-                let distance = (budget.0 / 4).min(self.stop_every.0);
+                let furthest = if self.stoppable { STOP_EVERY } else { Nanos::MAX };
+                let distance = (budget.0 / 4).min(furthest.0);
                 self.unmarked.work.0 >= distance || self.unmarked.commands >= MOST_UNMARKED
             }
             Limit::Count { batch_size, .. } => self.unmarked.commands >= batch_size,
@@ -263,8 +267,18 @@ impl Window {
         self.last_marker
     }
 
-    /// Takes note of how far the device has come. `now` stands in where the device does not tell the time.
+    /// Takes note of how far the device has just come. `now` stands in where the device does not tell the time.
     pub fn observe(&mut self, progress: Progress, now: Nanos) {
+        self.take_note(progress, now, true);
+    }
+
+    /// Takes note of how far the device had come when somebody looked, which may have been long after. Without the
+    /// device's own clock the time says little about the length of commands.
+    pub fn observe_late(&mut self, progress: Progress, now: Nanos) {
+        self.take_note(progress, now, progress.at.is_some());
+    }
+
+    fn take_note(&mut self, progress: Progress, now: Nanos, exact: bool) {
         let mut done = Load::default();
         let mut began = None;
         while let Some(batch) = self.outstanding.front().copied() {
@@ -280,8 +294,9 @@ impl Window {
         let finished = progress.at.unwrap_or(now);
         // The batch ran from when the device was free of the one before, or from its launch if that was later.
         let span = finished - self.device_free_at.max(began);
-        self.device_free_at = finished;
-        if done.commands > 0 {
+        let from_exact = self.is_exact || began >= self.device_free_at;
+        (self.device_free_at, self.is_exact) = (finished, exact);
+        if done.commands > 0 && (self.estimate.is_none() || (exact && from_exact)) {
             self.learn(Nanos(span.0 / u64::from(done.commands)));
         }
     }
@@ -298,10 +313,12 @@ impl Window {
         self.outstanding.clear();
     }
 
-    /// Up fast, down slowly: too low an estimate lets too much in flight, too high a one costs a little throughput.
+    /// Up fast, down slowly: too low an estimate lets too much in flight, too high a one costs a little throughput. What
+    /// can be stopped does no harm in flight: there the mean is wanted.
     fn learn(&mut self, sample: Nanos) {
         self.estimate = Some(match self.estimate {
             None => sample,
+            Some(old) if sample > old && self.stoppable => Nanos(old.0 + (sample.0 - old.0) / 8),
             Some(old) if sample > old => Nanos(old.0.midpoint(sample.0)),
             Some(old) => Nanos(old.0 - (old.0 - sample.0) / 8),
         });

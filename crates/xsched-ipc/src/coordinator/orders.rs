@@ -105,13 +105,14 @@ impl Coordinator {
         orders.clear();
         for together in views.chunk_by(|a, b| a.device == b.device) {
             let first = orders.len();
-            let device = together[0].device;
             self.grant(together, first, &mut orders);
             let here = &mut orders[first..];
             let unpaced = |order: &Order| matches!(order, Order::Free | Order::Watched | Order::Shared);
             let led = together.iter().zip(&*here).any(|(task, order)| task.ready && unpaced(order));
             if !led {
-                take_turns(&mut turns, together, here, device, now);
+                // Among equals a gap is not waited for: somebody else has work for it.
+                let has_work = |index: usize| self.table.tasks()[first + index].ready;
+                take_turns(&mut turns, together, here, has_work, now);
             }
             for (index, order) in here.iter_mut().enumerate() {
                 let before = self.accounts[first + index].order;
@@ -195,16 +196,22 @@ impl Coordinator {
 }
 
 /// Lets one of several paced programs run, and stops the others.
-fn take_turns(turns: &mut Turns, together: &[TaskView], orders: &mut [Order], device: DeviceId, now: Nanos) {
+fn take_turns(
+    turns: &mut Turns,
+    together: &[TaskView],
+    orders: &mut [Order],
+    has_work: impl Fn(usize) -> bool,
+    now: Nanos,
+) {
     turns.contenders.clear();
-    for (task, order) in together.iter().zip(&*orders) {
-        if task.ready && *order == Order::Paced {
+    for (index, task) in together.iter().enumerate() {
+        if has_work(index) && orders[index] == Order::Paced {
             turns.contenders.push(task.process);
         }
     }
-    let Some(holder) = turns.holder(device, now) else { return };
-    for (task, order) in together.iter().zip(orders) {
-        if *order == Order::Paced && task.ready && task.process != holder {
+    let Some(holder) = turns.holder(together[0].device, now) else { return };
+    for (index, (task, order)) in together.iter().zip(orders).enumerate() {
+        if *order == Order::Paced && has_work(index) && task.process != holder {
             *order = Order::Stop;
         }
     }
