@@ -33,6 +33,13 @@ class Programs(unittest.TestCase):
     def start(self, code):
         return harness.Program("a program", [sys.executable, "-c", code], dict(os.environ))
 
+    def runs(self, pid):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+        except OSError:
+            return False
+
     def test_a_program_that_fails_says_why(self):
         with self.start("import sys; sys.exit('no such GPU')") as program:
             with self.assertRaisesRegex(harness.Failure, "ended early with 1. no such GPU"):
@@ -51,7 +58,7 @@ class Programs(unittest.TestCase):
         child = program.expect("ready", 30)["child"]
         program.end(0.1)
         until = time.monotonic() + 30
-        while os.path.exists(f"/proc/{child}") and "Z" not in open(f"/proc/{child}/stat").read().split()[2]:
+        while self.runs(child):
             self.assertLess(time.monotonic(), until, "its child lives on")
             time.sleep(0.01)
         self.assertNotIn(program, harness.Program.alive)

@@ -56,7 +56,9 @@ def machine(args):
     driver = output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").splitlines()
     try:
         with open("/proc/driver/nvidia/version") as file:
-            kind = " (open kernel modules)" if "Open Kernel Module" in file.read() else " (proprietary kernel modules)"
+            text = file.read()
+        kind = " (open kernel modules)" if "Open Kernel Module" in text else " (proprietary kernel modules)"
+        driver = driver or re.findall(r"  (\d+\.[\d.]+)  ", text)[:1]
     except OSError:
         kind = ""
     return {"date": datetime.date.today().isoformat(), "gpu": None, "driver": (driver or ["unknown"])[0] + kind,

@@ -172,6 +172,7 @@ class Soak:
         self.stage.tool("policy", "HPF", check=False)
         for program in self.running:
             self.set(program, "--resume")
+            self.set(program, "--priority", "0")
             program.resume_at = None
         print("waiting for those that run", flush=True)
         while self.running:
