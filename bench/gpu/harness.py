@@ -1,5 +1,6 @@
 """What the measurements share: a service of their own, programs that are always ended, figures, and a clock."""
 import atexit
+import fcntl
 import json
 import os
 import queue
@@ -33,6 +34,8 @@ class Program:
         self.name, self.command = name, command
         self.events, self.said, self.ended = queue.Queue(), [], False
         self.errors = tempfile.TemporaryFile("w+", errors="replace")
+        # Where we read is also where the program writes, unless it appends.
+        fcntl.fcntl(self.errors, fcntl.F_SETFL, fcntl.fcntl(self.errors, fcntl.F_GETFL) | os.O_APPEND)
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
                                         env=environment, start_new_session=True, text=True, errors="replace")
         Program.alive.add(self)

@@ -1,5 +1,6 @@
 """The sections of `run.py`. Each fills its part of the results scene by scene, so that what was measured is kept."""
 import os
+import signal
 import subprocess
 import time
 from statistics import fmean as mean
@@ -43,10 +44,15 @@ class Crew:
     def prepare(self, *members):
         """Builds the models of these, at the same time."""
         programs = [self.members.pop(member) for member in members]
-        for program in programs:
-            program.tell(do="prepare")
-        for program in programs:
-            program.checksum = program.expect("ready", 60)["checksum"]
+        try:
+            for program in programs:
+                program.tell(do="prepare")
+            for program in programs:
+                program.expect("ready", 60)
+        except Failure:
+            for program in programs:
+                program.end(0.5)
+            raise
         return programs
 
     def dismiss(self, *beginnings):
@@ -119,7 +125,13 @@ class Mps:
             subprocess.run(["nvidia-cuda-mps-control"], env=self.environment, input="quit -t 2\n", text=True,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=20)
         except (subprocess.SubprocessError, OSError) as error:
-            print(f"    MPS may still be running: {error}", flush=True)
+            print(f"    MPS does not end when asked to: {error}", flush=True)
+        try:
+            with open(os.path.join(self.environment["CUDA_MPS_PIPE_DIRECTORY"], "nvidia-cuda-mps-control.pid")) as file:
+                os.kill(int(file.read()), signal.SIGTERM)
+        except (OSError, ValueError):
+            # It has taken its file with it, as it should.
+            pass
 
 
 def table(stage, clock, crew, out, quick):

@@ -11,7 +11,11 @@ fn xsched() -> Command {
 fn the_demo_shows_that_scheduling_helps() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html");
-    let output = xsched().args(["demo", "--json", "--requests", "25", "--html"]).arg(&page).output().unwrap();
+    let output = xsched()
+        .args(["demo", "--json", "--device", "simulated", "--requests", "25", "--html"])
+        .arg(&page)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     let results: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(results["level"], 3);

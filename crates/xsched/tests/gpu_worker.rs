@@ -38,6 +38,13 @@ fn result(mut command: Command) -> Value {
     serde_json::from_str(text.lines().last().unwrap()).unwrap()
 }
 
+/// What the demo says, all of it.
+fn result_of(mut demo: Command) -> Value {
+    let output = demo.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
 #[test]
 fn without_a_driver_it_says_so() {
     let directory = tempfile::tempdir().unwrap();
@@ -102,4 +109,41 @@ fn a_load_is_scheduled_reports_and_ends_with_its_input() {
     assert_eq!(last["mode"], "load");
     assert!(last["kernels"].as_u64() > first["kernels"].as_u64(), "{first} {last}");
     assert!(last["gpu_ms_per_s"].as_f64().unwrap() > 0.0, "{last}");
+}
+
+#[test]
+fn the_demo_takes_a_gpu_that_answers() {
+    // Builds the library that the demo's programs are scheduled by.
+    let _stage = Stage::without_service();
+    let driver = tempfile::tempdir().unwrap();
+    build(driver.path());
+    let mut demo = Command::new(XSCHED);
+    demo.args(["demo", "--json", "--no-html", "--requests", "10"]).env("LD_LIBRARY_PATH", driver.path());
+    let results = result_of(demo);
+    assert_eq!(results["device"], "GPU of the tests");
+    assert!(results["level"].as_u64() >= Some(1), "it was not scheduled: {results}");
+    for scene in results["scenes"].as_array().unwrap() {
+        assert_eq!(scene["foreground"]["n"], 10, "{scene}");
+        let share = scene["background"]["share"].as_f64().unwrap();
+        assert_eq!(share > 0.0, scene["name"] != "alone", "{scene}");
+    }
+}
+
+#[test]
+fn the_demo_without_a_gpu_says_so_if_it_is_to_use_one() {
+    let _stage = Stage::without_service();
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("libcuda.so.1"), "").unwrap();
+    let demo = |device: &str| {
+        let mut demo = Command::new(XSCHED);
+        demo.args(["demo", "--json", "--no-html", "--requests", "5", "--device", device]);
+        demo.env("LD_LIBRARY_PATH", directory.path());
+        demo
+    };
+    let output = demo("gpu").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.starts_with("xsched: no GPU for the demo: no NVIDIA driver on this machine"), "{error}");
+    assert!(output.stdout.is_empty(), "it ran all the same");
+    assert!(result_of(demo("auto"))["device"].as_str().unwrap().contains("simulated"));
 }

@@ -4,6 +4,8 @@ mod client;
 mod gpu_worker;
 mod service;
 
+pub(crate) use service::Served;
+
 /// Measure XSched itself.
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use xsched_core::LevelRequest;
 use xsched_sim::Config;
 
+use crate::demo::gpu;
 use crate::demo::html;
 use crate::demo::report::{self, Results, SceneName, Version, Workload};
 use crate::demo::scene::{self, Plan};
@@ -16,9 +17,14 @@ use crate::demo::scene::{self, Plan};
 /// Show what XSched does: a latency-critical foreground beside a background that takes all it can get.
 ///
 /// Runs the same two programs three times: the foreground alone, both as the device schedules them, and both under
-/// XSched. Uses a simulated accelerator, which needs no hardware; its two programs are real processes.
+/// XSched. Uses an NVIDIA GPU where there is one, else a simulated accelerator, which needs no hardware; its two programs are
+/// real processes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// What to run on; auto takes a GPU if one answers.
+    #[arg(long, value_enum, default_value_t = Device::Auto)]
+    device: Device,
+
     /// How deep XSched takes the device away from the background: auto, 1, 2 or 3.
     #[arg(long, default_value_t = LevelRequest::Auto)]
     level: LevelRequest,
@@ -40,6 +46,13 @@ pub(crate) struct Args {
     json: bool,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Device {
+    Auto,
+    Simulated,
+    Gpu,
+}
+
 /// The foreground: 16 commands of 0.5 ms, 20 % of the device.
 const COMMANDS_PER_REQUEST: u32 = 16;
 const COMMAND_US: u64 = 500;
@@ -50,7 +63,16 @@ const BACKGROUND_BATCH: u32 = 16;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::default();
-    let level = config.capabilities().negotiate(args.level)?;
+    let gpu = match args.device {
+        Device::Simulated => None,
+        Device::Auto => gpu::find().ok(),
+        Device::Gpu => Some(gpu::find()?),
+    };
+    let level = match gpu {
+        // Told by the scene, when programs have been scheduled there.
+        Some(_) => None,
+        None => Some(config.capabilities().negotiate(args.level)?.number()),
+    };
     // Opened first: a quarter of a minute is long to wait for "permission denied".
     let page = if args.no_html { None } else { Some(create(&args.html)?) };
     let requests = args.requests as usize;
@@ -68,16 +90,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut scenes = Vec::new();
     for name in [SceneName::Alone, SceneName::Native, SceneName::XSched] {
         bar.set_message(format!("{}: {}", name.as_str(), name.meaning()));
-        scenes.push(scene::run(name, &plan, &config, || bar.inc(1))?);
+        let progress = || bar.inc(1);
+        scenes.push(match &gpu {
+            Some(gpu) => gpu.run(name, &plan, progress)?,
+            None => scene::run(name, &plan, &config, progress)?,
+        });
     }
     bar.finish_and_clear();
+    let mut versions = vec![Version::of("xsched", env!("CARGO_PKG_VERSION"))];
+    versions.extend(gpu.as_ref().map(|gpu| Version::of("cuda", &gpu.cuda)));
     let results = Results {
-        device: config.name(),
-        device_note:
-            "simulated in real time, used by real processes; the demo does not run on real accelerators yet"
-                .to_owned(),
-        level: level.number(),
-        versions: vec![Version { name: "xsched".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }],
+        device: gpu.as_ref().map_or_else(|| config.name(), |gpu| gpu.name.clone()),
+        device_note: match gpu {
+            Some(_) => {
+                "a real GPU; latencies are as the programs see them, shares by the kernels that were done"
+            }
+            None => "simulated in real time, used by real processes",
+        }
+        .to_owned(),
+        level: level.or_else(|| gpu.as_ref()?.level()).context("the level is not known")?,
+        versions,
         workload: Workload {
             request_us: request_us as f64,
             commands_per_request: COMMANDS_PER_REQUEST,

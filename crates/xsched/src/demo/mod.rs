@@ -1,5 +1,6 @@
 //! `xsched demo`: a foreground and a background on one device, without and with XSched.
 
+pub(crate) mod gpu;
 pub(crate) mod html;
 pub(crate) mod report;
 pub(crate) mod scene;

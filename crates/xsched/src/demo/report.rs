@@ -40,6 +40,13 @@ pub(crate) struct Version {
     pub version: String,
 }
 
+impl Version {
+    /// The version of this.
+    pub(crate) fn of(name: &str, version: &str) -> Self {
+        Self { name: name.to_owned(), version: version.to_owned() }
+    }
+}
+
 /// The foreground and the background every scene runs.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Workload {

@@ -269,15 +269,15 @@ impl Client {
     }
 }
 
-/// The private service.
-struct Served {
+/// A private service, in a directory of its own.
+pub(crate) struct Served {
     child: Child,
-    socket: PathBuf,
+    pub(crate) socket: PathBuf,
     directory: PathBuf,
 }
 
 impl Served {
-    fn start() -> anyhow::Result<Self> {
+    pub(crate) fn start() -> anyhow::Result<Self> {
         let directory = std::env::temp_dir().join(format!("xsched-bench-{}", std::process::id()));
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;

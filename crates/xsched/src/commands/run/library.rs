@@ -11,7 +11,7 @@ use super::can_be_listed;
 const FILE: &str = "libxsched.so";
 
 /// The library: what `XSCHED_LIBRARY` names, else the one that was installed or built with this program.
-pub(super) fn find() -> anyhow::Result<PathBuf> {
+pub(crate) fn find() -> anyhow::Result<PathBuf> {
     let named = std::env::var_os("XSCHED_LIBRARY").map(PathBuf::from);
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     find_for(&program, named)

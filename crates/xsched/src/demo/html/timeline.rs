@@ -53,16 +53,19 @@ pub(super) fn figure(results: &Results) -> String {
         let _ = write!(out, "<span style=\"--t:{tick}\">{}</span>", tick_label(tick));
     }
     out.push_str("</div></div>\n");
-    let _ = write!(
-        out,
-        "<p class=\"caption\">In each lane, colour is where the foreground had the device and grey where the background had it. \
-         A bracket runs from a request’s arrival (●) to its end, and grey beneath it is time that request spent waiting.</p>\
-         <p class=\"caption small\">{}; {} in all. \
-         Pieces shorter than {} are drawn joined.",
-        frame.choice,
-        duration(frame.whole),
-        duration(finest),
-    );
+    let bracket = "A bracket runs from a request’s arrival (●) to its end";
+    let (choice, whole) = (frame.choice, duration(frame.whole));
+    let _ = if shown.iter().all(|scene| scene.timeline.is_empty()) {
+        write!(out, "<p class=\"caption\">{bracket}.</p><p class=\"caption small\">{choice}; {whole} in all.")
+    } else {
+        write!(
+            out,
+            "<p class=\"caption\">In each lane, colour is where the foreground had the device and grey where the background \
+             had it. {bracket}, and grey beneath it is time that request spent waiting.</p>\
+             <p class=\"caption small\">{choice}; {whole} in all. Pieces shorter than {} are drawn joined.",
+            duration(finest),
+        )
+    };
     let handed_over = |scene: &&Scene| scene.timeline.iter().any(|span| span.task == Owner::Switch);
     if shown.iter().any(handed_over) {
         out.push_str(" A mark between the lanes is the device being handed over.");

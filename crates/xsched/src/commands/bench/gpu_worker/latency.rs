@@ -23,6 +23,9 @@ pub(super) struct Args {
     /// Pause of the host before each kernel but the first, as of a program that is slow to launch.
     #[arg(long, default_value = "0", value_parser = length)]
     gap_us: f64,
+    /// Print when each request arrived and was done, too.
+    #[arg(long)]
+    each: bool,
     /// Of the stream; smaller is more important.
     #[arg(long, allow_hyphen_values = true)]
     stream_priority: Option<i32>,
@@ -58,7 +61,11 @@ pub(super) fn run(args: &Args, tools: &Tools) -> anyhow::Result<()> {
         // Between 0.75 and 1.25 periods, so that requests meet the others at every phase; the same in every run.
         due = (due + Nanos::from_micros(args.period_ms * (750 + dice % 501))).max(Nanos::now());
         std::thread::sleep((due - Nanos::now()).into());
+        let arrived = Nanos::now();
         latencies.push(request()?);
+        if args.each {
+            say(&json!({"arrived_ns": arrived.0, "done_ns": Nanos::now().0}))?;
+        }
     }
     let end = Nanos::now();
     let halves: Vec<Value> = latencies.chunks(latencies.len().div_ceil(2)).map(figures).collect();
