@@ -138,7 +138,9 @@ class Stage:
         atexit.register(self.close)
 
     def start_service(self, *options):
-        self.service = Program("the service", [self.xsched, "serve", "--quiet", *options], self.environment)
+        # Ends by itself should we be killed, but not while programs are being imported.
+        command = [self.xsched, "serve", "--quiet", "--idle-exit", "600", *options]
+        self.service = Program("the service", command, self.environment)
         until = time.monotonic() + 15
         while time.monotonic() < until:
             if self.service.process.poll() is not None:
