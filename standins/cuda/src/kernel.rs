@@ -1,0 +1,284 @@
+//! Modules and the kernels in them.
+//!
+//! Whatever is loaded has the same three kernels. Each begins with the time it occupies the device, in nanoseconds:
+//!
+//! ```text
+//!   spin(u64 ns)
+//!   fill(u64 ns, u32 *to, u32 value, u64 count)               to[i] = value
+//!   add (u64 ns, u32 *to, const u32 *from, u32 delta, u64 n)  to[i] = from[i] + delta
+//! ```
+//!
+//! What they do to memory is done when they end, so that data shows whether things came in the right order.
+
+use std::ffi::{CStr, c_char, c_uint, c_void};
+
+use crate::code::{Code, Outcome, put};
+use crate::memory::Memory;
+use crate::stream::{Form, Work, submit};
+use crate::world::{Handle, new_handle, world};
+
+/// See the head of this file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kernel {
+    Spin,
+    Fill,
+    Add,
+}
+
+/// What a launched kernel does when it ends.
+#[derive(Clone, Debug)]
+pub(crate) enum Effect {
+    Nothing,
+    Fill { to: usize, value: u32, count: usize },
+    Add { to: usize, from: usize, delta: u32, count: usize },
+}
+
+impl Kernel {
+    fn named(name: &CStr) -> Option<Self> {
+        match name.to_bytes() {
+            b"spin" => Some(Self::Spin),
+            b"fill" => Some(Self::Fill),
+            b"add" => Some(Self::Add),
+            _ => None,
+        }
+    }
+
+    /// The sizes of its parameters.
+    fn sizes(self) -> &'static [usize] {
+        match self {
+            Self::Spin => &[8],
+            Self::Fill => &[8, 8, 4, 8],
+            Self::Add => &[8, 8, 8, 4, 8],
+        }
+    }
+
+    fn with(self, values: &[u64]) -> Work {
+        let value = |n: usize| values.get(n).copied().unwrap_or(0);
+        let size = |n: usize| usize::try_from(value(n)).unwrap_or(usize::MAX);
+        let word = |n: usize| u32::try_from(value(n)).unwrap_or(0);
+        let effect = match self {
+            Self::Spin => Effect::Nothing,
+            Self::Fill => Effect::Fill { to: size(1), value: word(2), count: size(3) },
+            Self::Add => Effect::Add { to: size(1), from: size(2), delta: word(3), count: size(4) },
+        };
+        Work::Kernel { ns: value(0), effect }
+    }
+}
+
+impl Effect {
+    /// Changes memory. Refuses what the device cannot reach, as the device does.
+    pub(crate) fn apply(&self, memory: &Memory) -> Outcome {
+        let reach = |address: usize, count: usize| {
+            let length = count.checked_mul(4).filter(|_| address % 4 == 0);
+            let reached = length.is_some_and(|length| memory.reaches(address, length));
+            if reached { Ok(address as *mut u32) } else { Err(Code::ERROR_ILLEGAL_ADDRESS) }
+        };
+        match *self {
+            Self::Nothing => {}
+            Self::Fill { to, value, count } => {
+                let to = reach(to, count)?;
+                for n in 0..count {
+                    // SAFETY: in an allocation that exists, as was just seen under the lock that guards it.
+                    unsafe { to.add(n).write_volatile(value) };
+                }
+            }
+            Self::Add { to, from, delta, count } => {
+                let (to, from) = (reach(to, count)?, reach(from, count)?);
+                for n in 0..count {
+                    // SAFETY: as above, for both.
+                    unsafe { to.add(n).write_volatile(from.add(n).read_volatile().wrapping_add(delta)) };
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The parameters of a launch, which are copied when it is asked for: as a list of pointers, or packed in one buffer.
+unsafe fn parameters(
+    kernel: Kernel,
+    list: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<Vec<u64>, Code> {
+    let read = |place: *const u8, size: usize| {
+        let mut bytes = [0; 8];
+        // SAFETY: the caller of the launch vouches for parameters of these sizes.
+        unsafe { std::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), size) };
+        u64::from_le_bytes(bytes)
+    };
+    let sizes = kernel.sizes();
+    if !list.is_null() {
+        let values = sizes.iter().enumerate().map(|(n, size)| {
+            // SAFETY: as above: the list has an entry for every parameter.
+            let place = unsafe { *list.add(n) };
+            if place.is_null() { Err(Code::ERROR_INVALID_VALUE) } else { Ok(read(place.cast(), *size)) }
+        });
+        return values.collect();
+    }
+    // SAFETY: as above: the list of extras ends with a null.
+    let buffer = unsafe { packed(extra) }.ok_or(Code::ERROR_INVALID_VALUE)?;
+    let mut at = 0;
+    let values = sizes.iter().map(|size| {
+        at = (at + size - 1) / size * size;
+        let value = read(buffer.wrapping_add(at), *size);
+        at += size;
+        value
+    });
+    Ok(values.collect())
+}
+
+/// The buffer among a launch's extras: pairs of a kind and a value, the buffer's kind being 1.
+unsafe fn packed(extra: *mut *mut c_void) -> Option<*const u8> {
+    if extra.is_null() {
+        return None;
+    }
+    for n in (0..16).step_by(2) {
+        // SAFETY: the caller vouches for a list that ends with a null.
+        let (kind, value) = unsafe { (*extra.add(n) as usize, extra.add(n + 1)) };
+        match kind {
+            0 => return None,
+            // SAFETY: the list has not ended, so a kind is followed by its value.
+            1 => return Some(unsafe { *value }.cast_const().cast()),
+            _ => {}
+        }
+    }
+    None
+}
+
+pub(crate) unsafe fn load(out: *mut Handle, image: *const c_void) -> Outcome {
+    let mut world = world()?;
+    let context = world.current()?;
+    if image.is_null() {
+        return Err(Code::ERROR_INVALID_VALUE);
+    }
+    let module = new_handle();
+    // SAFETY: the caller vouches for `out`.
+    unsafe { put(out, module) }?;
+    world.modules.insert(module, context);
+    Ok(())
+}
+
+pub(crate) unsafe fn load_with_options(
+    out: *mut Handle,
+    image: *const c_void,
+    _count: c_uint,
+    _options: *mut c_void,
+    _values: *mut c_void,
+) -> Outcome {
+    // SAFETY: the caller vouches for `out`.
+    unsafe { load(out, image) }
+}
+
+pub(crate) unsafe fn unload(module: Handle) -> Outcome {
+    world()?.modules.remove(&module).map(drop).ok_or(Code::ERROR_INVALID_HANDLE)
+}
+
+pub(crate) unsafe fn function(out: *mut Handle, module: Handle, name: *const c_char) -> Outcome {
+    let mut world = world()?;
+    if !world.modules.contains_key(&module) {
+        return Err(Code::ERROR_INVALID_HANDLE);
+    }
+    if name.is_null() {
+        return Err(Code::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so the caller vouches for a C string.
+    let kernel = Kernel::named(unsafe { CStr::from_ptr(name) }).ok_or(Code::ERROR_NOT_FOUND)?;
+    let function = new_handle();
+    // SAFETY: the caller vouches for `out`.
+    unsafe { put(out, function) }?;
+    world.functions.insert(function, kernel);
+    Ok(())
+}
+
+unsafe fn launch_shaped(
+    form: Form,
+    function: Handle,
+    shape: [c_uint; 6],
+    stream: Handle,
+    list: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Outcome {
+    let kernel = {
+        let world = world()?;
+        world.current()?;
+        *world.functions.get(&function).ok_or(Code::ERROR_INVALID_HANDLE)?
+    };
+    if shape.contains(&0) {
+        return Err(Code::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: the caller vouches for the parameters.
+    let values = unsafe { parameters(kernel, list, extra) }?;
+    submit(form, stream, kernel.with(&values))
+}
+
+#[allow(clippy::too_many_arguments, reason = "the driver's")]
+pub(crate) unsafe fn launch(
+    form: Form,
+    function: Handle,
+    gx: c_uint,
+    gy: c_uint,
+    gz: c_uint,
+    bx: c_uint,
+    by: c_uint,
+    bz: c_uint,
+    _shared: c_uint,
+    stream: Handle,
+    list: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Outcome {
+    // SAFETY: the caller vouches for the parameters.
+    unsafe { launch_shaped(form, function, [gx, gy, gz, bx, by, bz], stream, list, extra) }
+}
+
+#[allow(clippy::too_many_arguments, reason = "the driver's")]
+pub(crate) unsafe fn launch_cooperative(
+    form: Form,
+    function: Handle,
+    gx: c_uint,
+    gy: c_uint,
+    gz: c_uint,
+    bx: c_uint,
+    by: c_uint,
+    bz: c_uint,
+    _shared: c_uint,
+    stream: Handle,
+    list: *mut *mut c_void,
+) -> Outcome {
+    // SAFETY: the caller vouches for the parameters.
+    unsafe { launch_shaped(form, function, [gx, gy, gz, bx, by, bz], stream, list, std::ptr::null_mut()) }
+}
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+pub(crate) struct LaunchConfig {
+    shape: [c_uint; 6],
+    shared: c_uint,
+    stream: Handle,
+    attributes: *const c_void,
+    count: c_uint,
+}
+
+const _: () = assert!(std::mem::offset_of!(LaunchConfig, stream) == 32);
+
+pub(crate) unsafe fn launch_configured(
+    form: Form,
+    config: *const LaunchConfig,
+    function: Handle,
+    list: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Outcome {
+    // SAFETY: null, or the caller vouches for a configuration.
+    let config = unsafe { config.as_ref() }.ok_or(Code::ERROR_INVALID_VALUE)?;
+    // SAFETY: the caller vouches for the parameters.
+    unsafe { launch_shaped(form, function, config.shape, config.stream, list, extra) }
+}
+
+pub(crate) unsafe fn launch_host(
+    form: Form,
+    stream: Handle,
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> Outcome {
+    let function = function.ok_or(Code::ERROR_INVALID_VALUE)?;
+    submit(form, stream, Work::Host { function, data: data as usize, begun: false })
+}

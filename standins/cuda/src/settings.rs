@@ -1,0 +1,77 @@
+//! What the environment says about the device.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// How many devices there can be.
+pub(crate) const MOST_DEVICES: usize = 8;
+
+/// See the head of this file, and `standin_cuda.h` for the names.
+pub(crate) struct Settings {
+    /// The file that the processes share.
+    pub(crate) file: PathBuf,
+    pub(crate) devices: usize,
+    /// What it costs the device to change from one process to another.
+    pub(crate) switch: Duration,
+    /// Stream memory waits and writes.
+    pub(crate) memory_waits: bool,
+    /// Their second form, which came with CUDA 11.7.
+    pub(crate) new_waits: bool,
+    /// Processes may set their own timeslices.
+    pub(crate) timeslices: bool,
+    /// The resource manager is called at all.
+    pub(crate) resource_manager: bool,
+}
+
+impl Settings {
+    pub(crate) fn get() -> &'static Self {
+        static SETTINGS: OnceLock<Settings> = OnceLock::new();
+        SETTINGS.get_or_init(|| Self::read(|name| std::env::var(name).ok()))
+    }
+
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let without = variable("XSCHED_STANDIN_CUDA_WITHOUT").unwrap_or_default();
+        let has = |what: &str| !without.split(',').any(|one| one.trim() == what);
+        let number =
+            |name: &str, usual: u64| variable(name).and_then(|text| text.parse().ok()).unwrap_or(usual);
+        let usual_file = || match variable("XDG_RUNTIME_DIR") {
+            Some(directory) => PathBuf::from(directory).join("xsched-standin-cuda"),
+            None => format!("/tmp/xsched-standin-cuda-{}", rustix::process::getuid().as_raw()).into(),
+        };
+        let devices = usize::try_from(number("XSCHED_STANDIN_CUDA_DEVICES", 1)).unwrap_or(1);
+        Self {
+            file: variable("XSCHED_STANDIN_CUDA").map_or_else(usual_file, PathBuf::from),
+            devices: devices.min(MOST_DEVICES),
+            switch: Duration::from_micros(number("XSCHED_STANDIN_CUDA_SWITCH_US", 180)),
+            memory_waits: has("memory-waits"),
+            new_waits: has("new-waits"),
+            timeslices: has("timeslices"),
+            resource_manager: has("resource-manager"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_is_as_on_a_usual_machine() {
+        let usual = Settings::read(|name| (name == "XDG_RUNTIME_DIR").then(|| "/run/user/7".to_owned()));
+        assert_eq!(usual.file, PathBuf::from("/run/user/7/xsched-standin-cuda"));
+        assert_eq!((usual.devices, usual.switch), (1, Duration::from_micros(180)));
+        assert!(usual.memory_waits && usual.new_waits && usual.timeslices && usual.resource_manager);
+    }
+
+    #[test]
+    fn what_a_machine_lacks_can_be_listed() {
+        let said = Settings::read(|name| match name {
+            "XSCHED_STANDIN_CUDA_WITHOUT" => Some("timeslices, memory-waits".to_owned()),
+            "XSCHED_STANDIN_CUDA_DEVICES" => Some("99".to_owned()),
+            _ => None,
+        });
+        assert!(!said.timeslices && !said.memory_waits && said.new_waits && said.resource_manager);
+        assert_eq!(said.devices, MOST_DEVICES);
+    }
+}

@@ -1,0 +1,143 @@
+//! What this process has made: contexts, streams, events, graphs, memory. One lock around all of it.
+//!
+//! Handles are numbers that are given out once. A number that stands for nothing is answered with an error, as a driver
+//! does where it can tell.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::capture::{CaptureState, Exec, Graph};
+use crate::code::Code;
+use crate::event::Event;
+use crate::kernel::Kernel;
+use crate::memory::Memory;
+use crate::rm::Objects;
+use crate::shared::Seat;
+use crate::stream::Stream;
+
+/// A handle as programs hold it.
+pub(crate) type Handle = usize;
+
+/// A context: an address space, streams, and a seat at a device.
+pub(crate) struct Context {
+    pub(crate) device: usize,
+    pub(crate) seat: Arc<Seat>,
+    /// Its default stream of the old kind.
+    pub(crate) legacy: Handle,
+    /// What it failed with, for good.
+    pub(crate) failure: Option<Code>,
+    /// Its channels are disabled.
+    pub(crate) suspended: bool,
+    /// Its executor sleeps.
+    pub(crate) asleep: bool,
+    /// How many made it, for the one that libraries share.
+    pub(crate) retained: u32,
+    pub(crate) primary: bool,
+}
+
+/// See the head of this file.
+#[derive(Default)]
+pub(crate) struct World {
+    pub(crate) contexts: HashMap<Handle, Context>,
+    pub(crate) streams: HashMap<Handle, Stream>,
+    pub(crate) events: HashMap<Handle, Event>,
+    /// Loaded modules, and whose they are.
+    pub(crate) modules: HashMap<Handle, Handle>,
+    pub(crate) functions: HashMap<Handle, Kernel>,
+    pub(crate) graphs: HashMap<Handle, Arc<Graph>>,
+    pub(crate) execs: HashMap<Handle, Exec>,
+    pub(crate) captures: HashMap<Handle, CaptureState>,
+    pub(crate) memory: Memory,
+    pub(crate) objects: Objects,
+}
+
+static WORLD: Mutex<Option<World>> = Mutex::new(None);
+/// Rung when something has been done by the device.
+static PROGRESS: Condvar = Condvar::new();
+/// The process that called `cuInit`; 0: none yet.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// The world, for as long as its lock is held.
+pub(crate) struct Held(MutexGuard<'static, Option<World>>);
+
+/// Takes the lock. As with the vendor's driver, a child of a process that has used it cannot.
+pub(crate) fn world() -> Result<Held, Code> {
+    // SAFETY: asks the system for a number.
+    if PROCESS.load(Ordering::Acquire) != unsafe { libc::getpid() } {
+        return Err(Code::ERROR_NOT_INITIALIZED);
+    }
+    let mut held = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
+    held.get_or_insert_default();
+    Ok(Held(held))
+}
+
+/// `cuInit`: the world begins.
+pub(crate) fn begin() -> Result<(), Code> {
+    // SAFETY: asks the system for a number.
+    let me = unsafe { libc::getpid() };
+    match PROCESS.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) {
+        Err(other) if other != me => Err(Code::ERROR_NOT_INITIALIZED),
+        _ => Ok(()),
+    }
+}
+
+/// A handle that nobody has yet.
+pub(crate) fn new_handle() -> Handle {
+    static NEXT: AtomicUsize = AtomicUsize::new(0x5ca1_ab1e_0000);
+    NEXT.fetch_add(64, Ordering::Relaxed)
+}
+
+impl Held {
+    /// Sleeps until the device has done something. Others may have the lock meanwhile.
+    pub(crate) fn wait(self) -> Self {
+        Self(PROGRESS.wait(self.0).unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Wakes those who wait for the device.
+    pub(crate) fn progress(&self) {
+        PROGRESS.notify_all();
+    }
+}
+
+impl std::ops::Deref for Held {
+    type Target = World;
+    fn deref(&self) -> &World {
+        self.0.as_ref().expect("`world` has put it there")
+    }
+}
+
+impl std::ops::DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut World {
+        self.0.as_mut().expect("`world` has put it there")
+    }
+}
+
+thread_local! {
+    /// The contexts that are current on this thread, the last one on top.
+    static CURRENT: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Does something with this thread's stack of contexts.
+pub(crate) fn with_current<R>(work: impl FnOnce(&mut Vec<Handle>) -> R) -> R {
+    CURRENT.with_borrow_mut(work)
+}
+
+impl World {
+    /// The context that is current on this thread, if it works.
+    pub(crate) fn current(&self) -> Result<Handle, Code> {
+        let top = with_current(|stack| stack.last().copied()).ok_or(Code::ERROR_INVALID_CONTEXT)?;
+        let context = self.contexts.get(&top).ok_or(Code::ERROR_INVALID_CONTEXT)?;
+        context.failure.map_or(Ok(top), Err)
+    }
+
+    /// Makes a context's executor look for work.
+    pub(crate) fn wake(&self, context: Handle) {
+        if let Some(context) = self.contexts.get(&context) {
+            if context.asleep {
+                context.seat.wake();
+            }
+        }
+    }
+}
