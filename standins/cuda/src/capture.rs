@@ -13,8 +13,8 @@ use crate::stream::{Form, Kind, Work, resolve, with_room};
 use crate::world::{Handle, World, new_handle, world};
 
 /// How much a capture forbids: to everybody, to its own thread, to nobody.
+/// (1, to its own thread, is all that is left between the two.)
 const GLOBAL: c_int = 0;
-const THREAD_LOCAL: c_int = 1;
 const RELAXED: c_int = 2;
 
 /// What is known of a stream that is being captured.
@@ -76,8 +76,7 @@ fn in_the_way(world: &World, stream: Handle) -> Option<Handle> {
     let blocking =
         |other: &&crate::stream::Stream| other.context == its.context && other.kind == Kind::Blocking;
     let captured = world.streams.values().filter(blocking).find_map(|other| other.capturing.as_ref());
-    let id = captured?.id;
-    world.captures.get(&id).is_some_and(|state| state.mode != RELAXED || MODE.get() != RELAXED).then_some(id)
+    captured.map(|capturing| capturing.id)
 }
 
 /// Refuses what would make the legacy default stream wait for a stream that is being captured.

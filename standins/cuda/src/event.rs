@@ -100,10 +100,12 @@ fn mark(event: Handle) -> Result<Option<Arc<Mark>>, Code> {
     match place {
         Place::Nowhere => Ok(None),
         Place::Stream(mark) => Ok(Some(mark)),
-        Place::Capture { id, .. } => {
+        Place::Capture { id, .. } if world.captures.contains_key(&id) => {
             capture::invalidate(&mut world, id);
             Err(Code::ERROR_CAPTURED_EVENT)
         }
+        // The capture has ended: the event stands for nothing.
+        Place::Capture { .. } => Err(Code::ERROR_INVALID_VALUE),
     }
 }
 

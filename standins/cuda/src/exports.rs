@@ -210,12 +210,12 @@ unsafe fn find(
         Ok(address) => (address, FOUND),
         Err(why) => (std::ptr::null(), why),
     };
-    // SAFETY: the caller vouches for both, or passes null for the second.
-    unsafe {
-        put(out, address)?;
-        if !status.is_null() {
-            put(status, found)?;
-        }
+    // SAFETY: the caller vouches for it.
+    unsafe { put(out, address) }?;
+    if !status.is_null() {
+        // Whoever can be told what the search came to is told there, not by an error.
+        // SAFETY: not null, so the caller vouches for it.
+        return unsafe { put(status, found) };
     }
     if found == FOUND { Ok(()) } else { Err(Code::ERROR_NOT_FOUND) }
 }

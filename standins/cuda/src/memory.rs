@@ -4,6 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 
+use crate::capture;
 use crate::code::{Code, Outcome, put};
 use crate::stream::{Form, Work, submit, submit_and_wait};
 use crate::world::{Handle, world};
@@ -52,6 +53,7 @@ fn layout(size: usize) -> Result<Layout, Code> {
 unsafe fn allocate(out: *mut usize, size: usize, kind: Kind) -> Outcome {
     let mut world = world()?;
     world.current()?;
+    capture::forbid_unsafe(&mut world)?;
     if size == 0 || out.is_null() {
         return Err(Code::ERROR_INVALID_VALUE);
     }

@@ -207,6 +207,7 @@ pub(crate) fn submit_and_wait(form: Form, work: Work) -> Outcome {
     let mut held = world()?;
     let stream = resolve(&mut held, form, 0)?;
     capture::forbid(&mut held, stream)?;
+    capture::forbid_unsafe(&mut held)?;
     drop(held);
     let (world, stream, number) = submit_to(form, 0, work)?;
     wait_for(world, &[(stream, number)])
@@ -273,6 +274,7 @@ pub(crate) unsafe fn synchronize(form: Form, stream: Handle) -> Outcome {
     let mut world = world()?;
     let stream = resolve(&mut world, form, stream)?;
     capture::forbid(&mut world, stream)?;
+    capture::forbid_unsafe(&mut world)?;
     let until = extent(&world, stream);
     wait_for(world, &until)
 }
@@ -281,6 +283,7 @@ pub(crate) unsafe fn query(form: Form, stream: Handle) -> Outcome {
     let mut world = world()?;
     let stream = resolve(&mut world, form, stream)?;
     capture::forbid(&mut world, stream)?;
+    capture::forbid_unsafe(&mut world)?;
     let done = extent(&world, stream).iter().all(|(stream, number)| world.has_done(*stream, *number));
     if done { Ok(()) } else { Err(Code::ERROR_NOT_READY) }
 }

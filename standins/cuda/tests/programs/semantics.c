@@ -146,6 +146,26 @@ static void host_functions(void) {
     MUST(cuMemFree_v2(memory));
 }
 
+struct question { CUcontext context; CUevent event; int relaxed, answer; };
+
+static void *ask(void *about) {
+    struct question *question = about;
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    MUST(cuCtxSetCurrent(question->context));
+    if (question->relaxed) MUST(cuThreadExchangeStreamCaptureMode(&mode));
+    question->answer = cuEventQuery(question->event);
+    return NULL;
+}
+
+static int ask_elsewhere(CUevent event, int relaxed) {
+    struct question question = {.event = event, .relaxed = relaxed};
+    pthread_t thread;
+    MUST(cuCtxGetCurrent(&question.context));
+    pthread_create(&thread, NULL, ask, &question);
+    pthread_join(thread, NULL);
+    return question.answer;
+}
+
 /* What is captured is not run, and the graph that comes of it runs as often as it is launched. */
 static void capture(void) {
     CUstream stream, other;
@@ -188,6 +208,14 @@ static void capture(void) {
     MUST(cuStreamWaitEvent(other, fork, 0));
     MUST(add(other, 0, memory, memory, 1, COUNT));
     ANSWERS(904, cuStreamEndCapture(stream, &graph));
+    /* Not even another thread may ask about an event, unless it says that it knows what it does. */
+    MUST(cuEventRecord(join, other));
+    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    EXPECT(ask_elsewhere(join, 0) == 900);
+    ANSWERS(901, cuStreamEndCapture(stream, &graph));
+    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    EXPECT(ask_elsewhere(join, 1) != 900);
+    MUST(cuStreamEndCapture(stream, &graph));
     CUstream blocking;
     MUST(cuStreamCreate(&blocking, 0));
     MUST(cuStreamBeginCapture_v2(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -231,9 +259,11 @@ static void look_up(void) {
     MUST(cuGetProcAddress_v2("cuStreamWaitValue32", &found, 11000, 0, &status));
     MUST(cuGetProcAddress_v2("cuStreamWaitValue32", &other, 12000, 0, &status));
     EXPECT(found == dlsym(RTLD_DEFAULT, "cuStreamWaitValue32") && other == dlsym(RTLD_DEFAULT, "cuStreamWaitValue32_v2"));
-    ANSWERS(500, cuGetProcAddress_v2("cuNoSuchFunction", &found, 12000, 0, &status));
+    MUST(cuGetProcAddress_v2("cuNoSuchFunction", &found, 12000, 0, &status));
     EXPECT(found == NULL && status == 1);
-    ANSWERS(500, cuGetProcAddress_v2("cuLaunchKernelEx", &found, 10000, 0, &status));
+    MUST(cuGetProcAddress_v2("cuMemAlloc_v2", &found, 12000, 0, &status));
+    EXPECT(found == NULL && status == 1);
+    MUST(cuGetProcAddress_v2("cuLaunchKernelEx", &found, 10000, 0, &status));
     EXPECT(found == NULL && status == 2);
     Launch launch;
     uint64_t ns = 0;

@@ -1,0 +1,49 @@
+/*
+ * A program that answers requests or works through a batch, with or without a timeslice of its own choice.
+ *
+ *   load requests COUNT KERNELS KERNEL_US PERIOD_US [SLICE_US]   says how many microseconds each request took
+ *   load batch KERNELS KERNEL_US [SLICE_US]                      for ever; says the number of each round
+ */
+#include "manager.h"
+#include "gpu.h"
+
+static void slice(int argc, char **argv, int at) {
+    if (argc > at) ANSWERS(0, set_timeslice(strtoull(argv[at], NULL, 10)));
+}
+
+int main(int argc, char **argv) {
+    if (argc < 4) return 64;
+    CUstream stream;
+    open_gpu();
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    if (strcmp(argv[1], "batch") == 0) {
+        long kernels = atol(argv[2]), us = atol(argv[3]);
+        slice(argc, argv, 4);
+        for (long round = 1;; round++) {
+            for (long n = 0; n < kernels; n++) MUST(spin(stream, us * 1000));
+            MUST(cuStreamSynchronize(stream));
+            printf("%ld\n", round);
+            fflush(stdout);
+        }
+    }
+    long count = atol(argv[2]), kernels = atol(argv[3]), us = atol(argv[4]), period = atol(argv[5]);
+    slice(argc, argv, 6);
+    CUevent begin, end;
+    MUST(cuEventCreate(&begin, 0));
+    MUST(cuEventCreate(&end, 0));
+    uint64_t next = now_ns();
+    for (long n = 0; n < count; n++) {
+        uint64_t arrived = now_ns();
+        for (long kernel = 0; kernel < kernels; kernel++) MUST(spin(stream, us * 1000));
+        MUST(cuStreamSynchronize(stream));
+        printf("%llu\n", (unsigned long long)(now_ns() - arrived) / 1000);
+        fflush(stdout);
+        next += period * 1000;
+        if (next < now_ns()) next = now_ns();
+        sleep_until(next);
+    }
+    puts("idle");
+    fflush(stdout);
+    getchar();
+    return 0;
+}
