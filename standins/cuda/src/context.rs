@@ -45,7 +45,7 @@ fn end(context: Handle) -> Outcome {
     held.streams.retain(|_, stream| stream.context != context);
     held.modules.retain(|_, whose| *whose != context);
     ended.seat.wake();
-    held.progress();
+    held.announce(context);
     drop(held);
     rm::free_channels(context);
     Ok(())

@@ -11,8 +11,8 @@ const VERSION: c_int = 13_000;
 const OLD_VERSION: c_int = 11_060;
 
 /// Where a device is: domain, bus and slot.
-pub(crate) const fn pci(device: usize) -> (u32, u16, u16) {
-    (0, 0, 6 + device as u16)
+pub(crate) fn pci(device: usize) -> (u32, u16, u16) {
+    (0, 0, 6 + u16::try_from(device).unwrap_or(0))
 }
 
 /// The number of a device, checked.
@@ -93,29 +93,27 @@ pub(crate) unsafe fn attribute(out: *mut c_int, which: c_int, device: c_int) -> 
     let settings = Settings::get();
     let waits = c_int::from(settings.memory_waits);
     let value = match which {
-        // Threads in a block and its three extents, blocks in a grid likewise.
-        1 | 2 | 3 => 1024,
-        4 => 64,
+        // Threads in a block and two of its extents, then the third and the number of processors; blocks in a grid.
+        1..=3 => 1024,
+        4 | 16 => 64,
         5 => c_int::MAX,
         6 | 7 => 65_535,
-        // Threads in a warp, clock in kHz, processors, threads on one.
+        // Threads in a warp, clock in kHz, threads on a processor.
         10 => 32,
         13 => 1_000_000,
-        16 => 64,
         39 => 2048,
         33 => bus.into(),
         34 => slot.into(),
         50 => c_int::try_from(domain).unwrap_or(0),
-        // Several kernels at a time; copy engines.
-        31 => 0,
+        // Copy engines.
         40 => 3,
         // Unified addressing, stream priorities, cooperative launches.
         41 | 78 | 95 => 1,
         75 => 9,
-        76 => 0,
         // Stream memory operations: their first form, with 64 bits, with NOR; then the second form likewise.
         92 | 94 => waits,
         123 => c_int::from(settings.memory_waits && settings.new_waits),
+        // Nothing of the kind, among them several kernels at a time.
         n if (1..=150).contains(&n) => 0,
         _ => return Err(Code::ERROR_INVALID_VALUE),
     };

@@ -69,15 +69,12 @@ pub(crate) unsafe fn record(form: Form, event: Handle, stream: Handle) -> Outcom
     }
     let resolved = resolve(&mut held, form, stream)?;
     let captured = held.streams[&resolved].capturing.clone();
-    let (place, mark) = match captured {
-        Some(capturing) => {
-            capture::check(&held, capturing.id)?;
-            (Place::Capture { id: capturing.id, nodes: capturing.last }, None)
-        }
-        None => {
-            let mark = Arc::new(Mark::default());
-            (Place::Stream(Arc::clone(&mark)), Some(mark))
-        }
+    let (place, mark) = if let Some(capturing) = captured {
+        capture::check(&held, capturing.id)?;
+        (Place::Capture { id: capturing.id, nodes: capturing.last }, None)
+    } else {
+        let mark = Arc::new(Mark::default());
+        (Place::Stream(Arc::clone(&mark)), Some(mark))
     };
     drop(held);
     if let Some(mark) = mark {

@@ -111,10 +111,7 @@ impl Executor {
             self.consumed = last.used;
         }
         if progress {
-            world.progress();
-            let others: Vec<_> =
-                world.contexts.keys().copied().filter(|other| *other != self.context).collect();
-            others.into_iter().for_each(|other| world.wake(other));
+            world.announce(self.context);
         }
         self.next_look(world, last, still)
     }
@@ -220,9 +217,7 @@ impl Executor {
                     let Ok(mut world) = crate::world::world() else { return };
                     if world.streams.get(&stream).is_some_and(|its| its.done + 1 == number) {
                         finish(&mut world, stream);
-                        world.progress();
-                        let all: Vec<_> = world.contexts.keys().copied().collect();
-                        all.into_iter().for_each(|context| world.wake(context));
+                        world.announce(0);
                     }
                 };
                 if without_signals(|| thread.spawn(call)).is_err() {

@@ -69,7 +69,7 @@ impl Effect {
     /// Changes memory. Refuses what the device cannot reach, as the device does.
     pub(crate) fn apply(&self, memory: &Memory) -> Outcome {
         let reach = |address: usize, count: usize| {
-            let length = count.checked_mul(4).filter(|_| address % 4 == 0);
+            let length = count.checked_mul(4).filter(|_| address.is_multiple_of(4));
             let reached = length.is_some_and(|length| memory.reaches(address, length));
             if reached { Ok(address as *mut u32) } else { Err(Code::ERROR_ILLEGAL_ADDRESS) }
         };
@@ -117,9 +117,9 @@ unsafe fn parameters(
     }
     // SAFETY: as above: the list of extras ends with a null.
     let buffer = unsafe { packed(extra) }.ok_or(Code::ERROR_INVALID_VALUE)?;
-    let mut at = 0;
+    let mut at = 0_usize;
     let values = sizes.iter().map(|size| {
-        at = (at + size - 1) / size * size;
+        at = at.next_multiple_of(*size);
         let value = read(buffer.wrapping_add(at), *size);
         at += size;
         value

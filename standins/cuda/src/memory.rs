@@ -198,7 +198,7 @@ pub(crate) unsafe fn on_device_async(
 
 fn set(to: usize, value: c_uint, count: usize) -> Result<Work, Code> {
     let length = count.checked_mul(4).ok_or(Code::ERROR_INVALID_VALUE)?;
-    if to % 4 == 0 && world()?.memory.reaches(to, length) {
+    if to.is_multiple_of(4) && world()?.memory.reaches(to, length) {
         Ok(Work::Set { to, value, count })
     } else {
         Err(Code::ERROR_INVALID_VALUE)

@@ -421,11 +421,11 @@ unsafe fn control(world: Held, control: &Control) -> u32 {
             if us == 0 {
                 return INVALID_ARGUMENT;
             }
-            if let Some(context) = context.and_then(|context| world.contexts.get(&context)) {
-                if engine == COMPUTE_ENGINE {
-                    context.seat.set_slice_us(us);
-                    context.seat.wake();
-                }
+            let its =
+                context.filter(|_| engine == COMPUTE_ENGINE).and_then(|context| world.contexts.get(&context));
+            if let Some(context) = its {
+                context.seat.set_slice_us(us);
+                context.seat.wake();
             }
             drop(world);
             std::thread::sleep(SET_TIMESLICE_TAKES);

@@ -8,6 +8,7 @@ use std::time::Duration;
 pub(crate) const MOST_DEVICES: usize = 8;
 
 /// See the head of this file, and `standin_cuda.h` for the names.
+#[allow(clippy::struct_excessive_bools, reason = "each is a thing that a machine has or lacks")]
 pub(crate) struct Settings {
     /// The file that the processes share.
     pub(crate) file: PathBuf,

@@ -43,7 +43,7 @@ fn checked(address: usize, new: bool) -> Outcome {
     if !settings.memory_waits || (new && !settings.new_waits) {
         return Err(Code::ERROR_NOT_SUPPORTED);
     }
-    if address == 0 || address % 4 != 0 { Err(Code::ERROR_INVALID_VALUE) } else { Ok(()) }
+    if address == 0 || !address.is_multiple_of(4) { Err(Code::ERROR_INVALID_VALUE) } else { Ok(()) }
 }
 
 fn wait(form: Form, stream: Handle, address: usize, value: u32, how: c_uint, new: bool) -> Outcome {

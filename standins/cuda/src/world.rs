@@ -89,15 +89,15 @@ pub(crate) fn new_handle() -> Handle {
     NEXT.fetch_add(64, Ordering::Relaxed)
 }
 
+/// Wakes those who wait for the device.
+fn ring() {
+    PROGRESS.notify_all();
+}
+
 impl Held {
     /// Sleeps until the device has done something. Others may have the lock meanwhile.
     pub(crate) fn wait(self) -> Self {
         Self(PROGRESS.wait(self.0).unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Wakes those who wait for the device.
-    pub(crate) fn progress(&self) {
-        PROGRESS.notify_all();
     }
 }
 
@@ -132,12 +132,18 @@ impl World {
         context.failure.map_or(Ok(top), Err)
     }
 
+    /// Tells everybody that something has been done: those who wait for it, and the other contexts' executors.
+    pub(crate) fn announce(&self, by: Handle) {
+        ring();
+        for context in self.contexts.keys().filter(|context| **context != by) {
+            self.wake(*context);
+        }
+    }
+
     /// Makes a context's executor look for work.
     pub(crate) fn wake(&self, context: Handle) {
-        if let Some(context) = self.contexts.get(&context) {
-            if context.asleep {
-                context.seat.wake();
-            }
+        if let Some(context) = self.contexts.get(&context).filter(|context| context.asleep) {
+            context.seat.wake();
         }
     }
 }
