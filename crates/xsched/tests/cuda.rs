@@ -1,67 +1,226 @@
-//! The CUDA hooks on a machine without a GPU: a driver library of the tests' own, reached as the CUDA runtime does it.
+//! The CUDA hooks on a machine without a GPU: the real library in front of a stand-in for the driver.
 
+mod machine;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
+use machine::Machine;
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{Reply, Request, Target, TaskState};
 
-/// Builds the driver and the program that uses it. Answers where they are.
-fn build(directory: &Path) -> (PathBuf, PathBuf) {
-    let source = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
-    let compile = |more: &[&str], from: &str, to: &str| {
-        let to = directory.join(to);
-        let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-        compiler
-            .args(["-std=gnu11", "-O1", "-Wall", "-Werror"])
-            .args(more)
-            .arg("-o")
-            .arg(&to)
-            .arg(source(from));
-        let output = compiler.arg("-ldl").output().unwrap();
-        assert!(output.status.success(), "{from}: {}", String::from_utf8_lossy(&output.stderr));
-        to
-    };
-    // As the vendor's: it finds its own functions in itself, whatever is preloaded.
-    (
-        compile(&["-shared", "-fPIC", "-Wl,-Bsymbolic"], "driver", "libcuda.so.1"),
-        compile(&[], "runtime", "runtime"),
-    )
+/// What does not come within this time will not come.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LEVELS: [&[&str]; 2] = [&["--level", "1"], &[]];
+
+/// A program that is killed at the end of its scene, however that ends.
+struct Actor {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Actor {
+    fn enter(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).take_while(|line| sender.send(line.clone()).is_ok()).for_each(drop);
+        });
+        Self { child, lines: receiver }
+    }
+
+    fn line(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("it says something")
+    }
+
+    fn tell(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+
+    fn ends_well(&mut self) {
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+
+    /// How long its requests took, in microseconds, the shortest first.
+    fn latencies(self) -> Vec<u64> {
+        let told = std::iter::from_fn(|| Some(self.line())).take_while(|line| line != "idle");
+        let mut all: Vec<u64> = told.map(|line| line.parse().unwrap()).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn says(mut command: Command, expected: &str) {
+    let output = command.stdin(Stdio::null()).stderr(Stdio::piped()).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains(expected), "{command:?}: {out}{err}");
 }
 
 #[test]
-fn what_goes_through_the_drivers_own_look_up_is_scheduled_and_launched_once() {
-    let stage = Stage::with_service();
-    let directory = tempfile::tempdir().unwrap();
-    let (driver, program) = build(directory.path());
-    let command = [program.to_str().unwrap(), driver.to_str().unwrap()];
-    let all = "0 failures, 300 launched, 1 graphs, 1 captured";
-    let direct = stage.direct(&command).stdin(Stdio::null()).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&direct.stdout), format!("{all}\n0 failures, 301 launched\n"));
+fn a_driver_means_the_same_under_the_scheduler_however_it_is_reached() {
+    let machine = Machine::new(Stage::with_service());
+    says(machine.direct(&["semantics"]), "errors");
+    for level in LEVELS {
+        for program in ["semantics", "semantics-dlsym", "semantics-look-up"] {
+            says(machine.run(level, &[program]), "errors");
+        }
+    }
+}
 
-    let mut run = stage.run(&["--name", "service", "--priority", "high"], &command);
-    let mut child = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), all);
-    let its_task = || stage.status().tasks.into_iter().find(|task| task.name == "service");
-    eventually("it is scheduled", || its_task().is_some());
-    let task = its_task().unwrap();
-    assert_eq!(task.device, DeviceId::new(DeviceKind::Gpu, 6 << 3).0, "the device by its PCI address");
-    assert_eq!(task.queues, 3, "both default streams and the one it made");
+#[test]
+fn data_is_right_whenever_a_program_is_suspended() {
+    let machine = Machine::new(Stage::with_service());
+    for (level, program) in LEVELS.into_iter().flat_map(|level| {
+        ["chain", "chain-dlsym", "chain-look-up"].into_iter().map(move |program| (level, program))
+    }) {
+        let options: Vec<_> = level.iter().copied().chain(["--name", program]).collect();
+        let mut chain = Actor::enter(machine.run(&options, &[program, "40", "200"]));
+        assert_eq!(chain.line(), "ready");
+        let its_task = || machine.stage.status().tasks.into_iter().find(|task| task.name == program);
+        eventually("it is scheduled", || its_task().is_some());
+        let device = DeviceId::new(DeviceKind::Gpu, 6 << 3).0;
+        assert_eq!(its_task().unwrap().device, device, "the device by its PCI address");
+        let whom = Target::Pid(chain.child.id());
+        // At moments that have nothing to do with what it does.
+        for n in 0..20_u64 {
+            assert_eq!(machine.stage.ask(&Request::Suspend(whom.clone())), Reply::Done);
+            std::thread::sleep(Duration::from_micros(n * 7_919 % 3_000));
+            assert_eq!(machine.stage.ask(&Request::Resume(whom.clone())), Reply::Done);
+            std::thread::sleep(Duration::from_micros(n * 104_729 % 5_000));
+        }
+        assert_eq!(chain.line(), "240 of 240", "{program} {level:?}");
+        assert_eq!(its_task().unwrap().queues, 4, "both default streams and the two it made");
 
-    // A person suspends it: its next launch waits at the gate until it is resumed.
-    let whom = Target::Pid(child.id());
-    assert_eq!(stage.ask(&Request::Suspend(whom.clone())), Reply::Done);
-    eventually("it is suspended", || its_task().is_some_and(|task| task.state == TaskState::Suspended));
-    child.stdin.take().unwrap().write_all(b"\n").unwrap();
-    eventually("a thread is held", || stage.status().queues.iter().any(|queue| queue.ready));
-    assert_eq!(child.try_wait().unwrap(), None, "it launched though it was suspended");
-    assert_eq!(stage.ask(&Request::Resume(whom)), Reply::Done);
-    assert_eq!(lines.next().unwrap().unwrap(), "0 failures, 301 launched");
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+        // Suspended, it does not get far; resumed, it does all the rest, once.
+        assert_eq!(machine.stage.ask(&Request::Suspend(whom.clone())), Reply::Done);
+        eventually("it is suspended", || its_task().is_some_and(|task| task.state == TaskState::Suspended));
+        chain.tell();
+        eventually("a thread is held", || machine.stage.status().queues.iter().any(|queue| queue.ready));
+        assert!(
+            chain.lines.recv_timeout(Duration::from_millis(100)).is_err(),
+            "it ran though it was suspended"
+        );
+        assert_eq!(machine.stage.ask(&Request::Resume(whom)), Reply::Done);
+        assert_eq!(chain.line(), "480 of 480", "{program} {level:?}");
+        chain.ends_well();
+    }
+}
+
+#[test]
+fn data_is_right_on_machines_that_lack_things() {
+    for lacking in
+        ["memory-waits", "new-waits", "timeslices", "resource-manager", "memory-waits,resource-manager"]
+    {
+        let machine = Machine::lacking(Stage::with_service(), lacking);
+        let rival = Actor::enter(
+            machine.run(&["--priority", "high"], &["load", "requests", "20", "2", "500", "3000"]),
+        );
+        says(machine.run(&["--priority", "low"], &["chain-look-up", "20", "100"]), "120 of 120");
+        assert_eq!(rival.latencies().len(), 20);
+    }
+}
+
+#[test]
+fn a_family_uses_the_driver_as_without_the_scheduler() {
+    let machine = Machine::new(Stage::with_service());
+    says(machine.direct(&["gpu-family"]), "done");
+    for level in LEVELS {
+        says(machine.run(level, &["gpu-family"]), "done");
+    }
+}
+
+/// Ten kernels, 5 ms in all, every 15 ms.
+const REQUESTS: [&str; 6] = ["load", "requests", "60", "10", "500", "15000"];
+/// Kernels of 5 ms without a gap worth the name.
+const BATCH: [&str; 4] = ["load", "batch", "16", "5000"];
+const HIGH: [&str; 4] = ["--priority", "high", "--name", "high"];
+const LOW: [&str; 4] = ["--priority", "low", "--name", "low"];
+
+#[test]
+fn requests_beside_a_batch_take_far_less_than_without_the_scheduler() {
+    let alone = Actor::enter(Machine::new(Stage::without_service()).direct(&REQUESTS)).latencies();
+    let native = {
+        let machine = Machine::new(Stage::without_service());
+        let batch = Actor::enter(machine.direct(&BATCH));
+        batch.line();
+        Actor::enter(machine.direct(&REQUESTS)).latencies()
+    };
+    let scheduled = {
+        let machine = Machine::new(Stage::with_service());
+        let batch = Actor::enter(machine.run(&LOW, &BATCH));
+        batch.line();
+        let latencies = Actor::enter(machine.run(&HIGH, &REQUESTS)).latencies();
+        batch.line();
+        latencies
+    };
+    let percentile = |all: &[u64], percent: usize| all[(all.len() * percent / 100).min(all.len() - 1)];
+    for (name, scene) in [("alone", &alone), ("native", &native), ("scheduled", &scheduled)] {
+        let [p50, p90, p99] = [50, 90, 99].map(|percent| percentile(scene, percent));
+        println!("{name:>9}: p50 {p50:>6} us, p90 {p90:>6} us, p99 {p99:>6} us");
+    }
+    for percent in [50, 90] {
+        let [alone, native, scheduled] =
+            [&alone, &native, &scheduled].map(|scene| percentile(scene, percent));
+        assert!(2 * native > 3 * alone, "the batch does no harm: {native} us instead of {alone} us");
+        assert!(
+            2 * scheduled < alone + native,
+            "no better: {scheduled} us between {alone} us and {native} us"
+        );
+    }
+}
+
+#[test]
+fn whoever_is_held_for_a_program_that_is_killed_runs_on() {
+    let machine = Machine::new(Stage::with_service());
+    let low = Actor::enter(machine.run(&LOW, &["load", "batch", "1", "1000"]));
+    low.line();
+    // Busy for a minute without a gap.
+    let mut high = Actor::enter(machine.run(&HIGH, &["load", "requests", "1", "600", "100000", "1"]));
+    let is_held = || {
+        let tasks = machine.stage.status().tasks;
+        tasks.iter().any(|task| task.name == "low" && task.state == TaskState::Held)
+    };
+    eventually("it is held", is_held);
+    eventually("it makes no step", || low.lines.recv_timeout(Duration::from_millis(100)).is_err());
+    high.child.kill().unwrap();
+    high.child.wait().unwrap();
+    let killed = Instant::now();
+    low.line();
+    println!("{:?} from the kill to the end of the next kernel of 1 ms", killed.elapsed());
+    for _ in 0..20 {
+        low.line();
+    }
+}
+
+#[test]
+fn programs_survive_the_service_and_their_data_is_right() {
+    let mut stage = Stage::with_service();
+    stage.kill_service();
+    stage.start_service();
+    let mut machine = Machine::new(stage);
+    let mut low = Actor::enter(machine.run(&LOW, &["chain", "60", "300"]));
+    let high = Actor::enter(machine.run(&HIGH, &REQUESTS));
+    assert_eq!(low.line(), "ready");
+    high.line();
+    machine.stage.kill_service();
+    assert_eq!(low.line(), "360 of 360");
+    assert_eq!(high.latencies().len(), 59);
+    machine.stage.start_service();
+    eventually("it joins again", || machine.stage.status().tasks.iter().any(|task| task.name == "low"));
+    low.tell();
+    assert_eq!(low.line(), "720 of 720");
+    low.ends_well();
 }

@@ -14,10 +14,10 @@ fn programs() -> &'static Path {
         let test = std::env::current_exe().unwrap();
         let built = test.ancestors().nth(2).expect("it lies in a directory of the profile's");
         let profile = built.file_name().filter(|name| *name != "debug").unwrap_or("dev".as_ref());
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", "xsched-standin-cuda", "--profile"]).arg(profile);
-        build.arg("--target-dir").arg(built.parent().expect("that one lies in the target directory"));
-        must("building the library", build.current_dir(env!("CARGO_MANIFEST_DIR")));
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", "xsched-standin-cuda", "--profile"]).arg(profile);
+        cargo.arg("--target-dir").arg(built.parent().expect("that one lies in the target directory"));
+        must("building the library", cargo.current_dir(env!("CARGO_MANIFEST_DIR")));
         let programs = place.join("standin-cuda");
         std::fs::create_dir_all(&programs).unwrap();
         let put = |from: &Path, name: &str| {

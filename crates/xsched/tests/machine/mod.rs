@@ -1,0 +1,116 @@
+//! A stage with a GPU that is none: the stand-in for NVIDIA's driver, and programs in C that use it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::stage::Stage;
+
+/// The programs: how they are called, their source, and how they reach the driver (0: linked, 1: `dlsym`, 2: the driver's
+/// own look-up).
+const PROGRAMS: [(&str, &str, u32); 8] = [
+    ("semantics", "semantics", 0),
+    ("semantics-dlsym", "semantics", 1),
+    ("semantics-look-up", "semantics", 2),
+    ("chain", "chain", 0),
+    ("chain-dlsym", "chain", 1),
+    ("chain-look-up", "chain", 2),
+    ("load", "load", 0),
+    ("gpu-family", "family", 0),
+];
+
+fn must(what: &str, command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Builds the stand-in and the programs. Answers the directory they are in.
+fn programs() -> &'static Path {
+    static PLACE: OnceLock<PathBuf> = OnceLock::new();
+    PLACE.get_or_init(|| {
+        let built = Path::new(env!("CARGO_BIN_EXE_xsched")).parent().expect("a program lies in a directory");
+        let profile = built.file_name().filter(|name| *name != "debug").unwrap_or("dev".as_ref());
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", "xsched-standin-cuda", "--profile"]).arg(profile);
+        cargo
+            .arg("--target-dir")
+            .arg(built.parent().expect("a profile's directory lies in the target directory"));
+        must("building the stand-in", cargo.current_dir(env!("CARGO_MANIFEST_DIR")));
+
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gpu");
+        std::fs::create_dir_all(&place).unwrap();
+        // In one step: another process that tests may be using it.
+        let put = |draft: &Path, name: &str| std::fs::rename(draft, place.join(name)).unwrap();
+        let draft = place.join(format!("draft.{}", std::process::id()));
+        std::fs::copy(built.join("libstandin_cuda.so"), &draft).unwrap();
+        put(&draft, "libcuda.so.1");
+        let standin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../standins/cuda");
+        let sources = standin.join("tests/programs");
+        for (name, source, reach) in PROGRAMS {
+            let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+            compile
+                .args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-I"])
+                .arg(&standin)
+                .arg("-I")
+                .arg(&sources);
+            if reach > 0 {
+                compile.arg(format!("-DREACH={reach}")).arg("-include").arg(sources.join("reach.h"));
+            }
+            compile.arg("-o").arg(&draft).arg(sources.join(format!("{source}.c")));
+            if reach == 0 {
+                compile.arg(place.join("libcuda.so.1"));
+            }
+            must(name, compile.args(["-ldl", "-lpthread"]));
+            put(&draft, name);
+        }
+        place
+    })
+}
+
+/// See the head of this file.
+pub(crate) struct Machine {
+    pub(crate) stage: Stage,
+    device: tempfile::TempDir,
+    without: &'static str,
+}
+
+impl Machine {
+    pub(crate) fn new(stage: Stage) -> Self {
+        programs();
+        Self { stage, device: tempfile::tempdir().unwrap(), without: "" }
+    }
+
+    /// One that lacks things, as `standin_cuda.h` names them.
+    pub(crate) fn lacking(stage: Stage, without: &'static str) -> Self {
+        Self { without, ..Self::new(stage) }
+    }
+
+    fn surround(&self, mut command: Command) -> Command {
+        command
+            .env("XSCHED_STANDIN_CUDA", self.device.path().join("gpu"))
+            .env("XSCHED_STANDIN_CUDA_WITHOUT", self.without)
+            .env("LD_LIBRARY_PATH", programs())
+            // Behind our own library, its `ioctl` stands for the system's.
+            .env("LD_PRELOAD", programs().join("libcuda.so.1"));
+        command
+    }
+
+    fn path(program: &[&str]) -> Vec<String> {
+        let first = programs().join(program[0]).display().to_string();
+        std::iter::once(first).chain(program[1..].iter().map(|&argument| argument.to_owned())).collect()
+    }
+
+    /// A program under the scheduler.
+    pub(crate) fn run(&self, options: &[&str], program: &[&str]) -> Command {
+        let program = Self::path(program);
+        let program: Vec<_> = program.iter().map(String::as_str).collect();
+        self.surround(self.stage.run(options, &program))
+    }
+
+    /// The same program without.
+    pub(crate) fn direct(&self, program: &[&str]) -> Command {
+        let program = Self::path(program);
+        let program: Vec<_> = program.iter().map(String::as_str).collect();
+        self.surround(self.stage.direct(&program))
+    }
+}
