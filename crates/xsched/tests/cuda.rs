@@ -72,10 +72,10 @@ fn says(mut command: Command, expected: &str) {
 #[test]
 fn a_driver_means_the_same_under_the_scheduler_however_it_is_reached() {
     let machine = Machine::new(Stage::with_service());
-    says(machine.direct(&["semantics"]), "errors");
+    says(machine.direct(&["semantics"]), "fault");
     for level in LEVELS {
         for program in ["semantics", "semantics-dlsym", "semantics-look-up"] {
-            says(machine.run(level, &[program]), "errors");
+            says(machine.run(level, &[program]), "fault");
         }
     }
 }

@@ -11,6 +11,8 @@
 //! whoever stands in front: preloaded too, or linked. Where the system's own comes first, it does not know our
 //! descriptor, and we answer ourselves without anybody having seen the call.
 
+mod abi;
+
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_ulong, c_void};
@@ -21,42 +23,18 @@ use std::time::Duration;
 use rustix::fd::IntoRawFd as _;
 use rustix::fs::{MemfdFlags, memfd_create};
 
+use abi::{
+    ALLOC, Alloc, CHANNEL, CHANNEL_GROUP, CLIENT, COMPUTE_CHANNELS, COMPUTE_ENGINE, CONTROL, COPY_CHANNELS,
+    Control, DEVICE, DISABLE_CHANNELS, DisableChannels, EXISTS, FIRST_COPY_ENGINE, FREE, Free, GET_TIMESLICE,
+    GPU_GET_ID, GPU_GET_PCI_INFO, GROUPS, INSUFFICIENT_PERMISSIONS, INVALID_ARGUMENT, INVALID_CLASS,
+    NOT_FOUND, NOT_SUPPORTED, OK, PREEMPT, PciInfo, SCHEDULE, SET_INTERLEAVE_LEVEL, SET_PREEMPTION_MODE,
+    SET_TIMESLICE, SHORT_ALLOC, SUBDEVICE, ShortAlloc,
+};
+
 use crate::device::pci;
 use crate::settings::Settings;
+use crate::turns::USUAL_SLICE;
 use crate::world::{Handle, Held, world};
-
-/// The calls, and the sizes of what they carry.
-const FREE: c_ulong = 0xc010_4629;
-const CONTROL: c_ulong = 0xc020_462a;
-const ALLOC: c_ulong = 0xc030_462b;
-const SHORT_ALLOC: c_ulong = 0xc020_462b;
-
-const CLIENT: u32 = 0x41;
-const DEVICE: u32 = 0x80;
-const SUBDEVICE: u32 = 0x2080;
-const CHANNEL_GROUP: u32 = 0xa06c;
-const CHANNEL: u32 = 0xc86f;
-
-const SET_TIMESLICE: u32 = 0xa06c_0103;
-const GET_TIMESLICE: u32 = 0xa06c_0104;
-const DISABLE_CHANNELS: u32 = 0x2080_110b;
-const GPU_GET_ID: u32 = 0x2080_0142;
-const GPU_GET_PCI_INFO: u32 = 0x0000_021b;
-
-/// Engines, as a channel group names the one it is for.
-const COMPUTE_ENGINE: u32 = 1;
-const FIRST_COPY_ENGINE: u32 = 9;
-const GROUPS: u32 = 4;
-const COMPUTE_CHANNELS: u32 = 8;
-
-/// What a call comes to.
-const OK: u32 = 0;
-const EXISTS: u32 = 0x19;
-const INSUFFICIENT_PERMISSIONS: u32 = 0x1b;
-const INVALID_ARGUMENT: u32 = 0x1f;
-const INVALID_CLASS: u32 = 0x22;
-const NOT_SUPPORTED: u32 = 0x56;
-const NOT_FOUND: u32 = 0x57;
 
 /// What the calls take on the real thing.
 const SET_TIMESLICE_TAKES: Duration = Duration::from_micros(148);
@@ -89,85 +67,6 @@ static MAKING: Mutex<()> = Mutex::new(());
 thread_local! {
     /// The context whose objects this thread is making.
     static FOR: Cell<Handle> = const { Cell::new(0) };
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct Alloc {
-    root: u32,
-    parent: u32,
-    new: u32,
-    class: u32,
-    parameters: u64,
-    rights: u64,
-    size: u32,
-    flags: u32,
-    status: u32,
-    unused: u32,
-}
-
-const _: () = assert!(size_of::<Alloc>() == 48 && std::mem::offset_of!(Alloc, status) == 40);
-
-#[repr(C)]
-#[derive(Default)]
-struct ShortAlloc {
-    root: u32,
-    parent: u32,
-    new: u32,
-    class: u32,
-    parameters: u64,
-    size: u32,
-    status: u32,
-}
-
-const _: () = assert!(size_of::<ShortAlloc>() == 32);
-
-#[repr(C)]
-struct Control {
-    client: u32,
-    object: u32,
-    command: u32,
-    flags: u32,
-    parameters: u64,
-    size: u32,
-    status: u32,
-}
-
-const _: () = assert!(size_of::<Control>() == 32);
-
-#[repr(C)]
-struct Free {
-    root: u32,
-    parent: u32,
-    old: u32,
-    status: u32,
-}
-
-const _: () = assert!(size_of::<Free>() == 16);
-
-#[repr(C)]
-struct DisableChannels {
-    disable: u8,
-    count: u32,
-    only_disable_scheduling: u8,
-    rewind: u8,
-    event: u64,
-    clients: [u32; 64],
-    channels: [u32; 64],
-}
-
-const _: () = assert!(
-    size_of::<DisableChannels>() == 536
-        && std::mem::offset_of!(DisableChannels, clients) == 24
-        && std::mem::offset_of!(DisableChannels, channels) == 280
-);
-
-#[repr(C)]
-struct PciInfo {
-    gpu: u32,
-    domain: u32,
-    bus: u16,
-    slot: u16,
 }
 
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
@@ -209,6 +108,12 @@ fn allocate(root: u32, parent: u32, new: u32, class: u32, parameters: &mut [u32]
     alloc.new
 }
 
+fn control_with<T>(client: u32, object: u32, command: u32, parameters: &mut T) {
+    let size = u32::try_from(size_of::<T>()).unwrap_or(0);
+    let parameters = (&raw mut *parameters) as u64;
+    call(CONTROL, &mut Control { client, object, command, flags: 0, parameters, size, status: u32::MAX });
+}
+
 /// Makes the objects of a new context, and those that all contexts share if it is the first.
 pub(crate) fn make_channels(context: Handle, device: usize) {
     if !Settings::get().resource_manager {
@@ -234,30 +139,22 @@ pub(crate) fn make_channels(context: Handle, device: usize) {
         made
     });
     FOR.set(context);
+    let mut compute = 0;
     for group in 0..GROUPS {
         let (engine, channels) = match group {
             0 => (COMPUTE_ENGINE, COMPUTE_CHANNELS),
-            copies => (FIRST_COPY_ENGINE + copies - 1, 1),
+            copies => (FIRST_COPY_ENGINE + copies - 1, COPY_CHANNELS),
         };
         let made = allocate(client, device, new_object(), CHANNEL_GROUP, &mut [0, 0, 0, engine, 0]);
         for _ in 0..channels {
             allocate(client, made, new_object(), CHANNEL, &mut [0; 4]);
         }
+        control_with(client, made, SCHEDULE, &mut [1_u8, 0, 0]);
         if engine == COMPUTE_ENGINE {
-            let mut us = crate::turns::USUAL_SLICE / 1_000;
-            let parameters = (&raw mut us) as u64;
-            let mut control = Control {
-                client,
-                object: made,
-                command: SET_TIMESLICE,
-                flags: 0,
-                parameters,
-                size: 8,
-                status: u32::MAX,
-            };
-            call(CONTROL, &mut control);
+            compute = made;
         }
     }
+    control_with(client, compute, SET_TIMESLICE, &mut (USUAL_SLICE / 1_000));
     FOR.set(0);
 }
 
@@ -434,7 +331,7 @@ unsafe fn control(world: Held, control: &Control) -> u32 {
         (GET_TIMESLICE, CHANNEL_GROUP) if carries(8) => {
             let its =
                 context.filter(|_| engine == COMPUTE_ENGINE).and_then(|context| world.contexts.get(&context));
-            let us = its.map_or(crate::turns::USUAL_SLICE / 1_000, |context| context.seat.slice_us());
+            let us = its.map_or(USUAL_SLICE / 1_000, |context| context.seat.slice_us());
             // SAFETY: as above.
             unsafe { parameters.cast::<u64>().write_unaligned(us) };
             OK
@@ -460,6 +357,8 @@ unsafe fn control(world: Held, control: &Control) -> u32 {
             unsafe { info.write_unaligned(PciInfo { gpu, domain, bus, slot }) };
             OK
         }
+        // They succeed on the real thing, and nothing that matters here comes of it.
+        (SCHEDULE | PREEMPT | SET_INTERLEAVE_LEVEL, CHANNEL_GROUP) | (SET_PREEMPTION_MODE, SUBDEVICE) => OK,
         (SET_TIMESLICE | GET_TIMESLICE | DISABLE_CHANNELS | GPU_GET_ID | GPU_GET_PCI_INFO, _) => {
             INVALID_ARGUMENT
         }

@@ -28,7 +28,7 @@ fn programs() -> &'static Path {
         };
         put(&built.join("libstandin_cuda.so"), "libcuda.so.1");
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        for name in ["semantics", "resources", "load"] {
+        for name in ["semantics", "resources", "load", "devices", "family"] {
             let made = programs.join(format!("{name}.made.{}", std::process::id()));
             let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
             compile.args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-rdynamic", "-I"]).arg(here);
@@ -104,7 +104,7 @@ fn says(command: &mut Command, expected: &str) {
 
 #[test]
 fn it_keeps_the_meaning_of_streams_events_waits_and_graphs() {
-    says(&mut Machine::new().command(&["semantics"]), "errors");
+    says(&mut Machine::new().command(&["semantics"]), "fault");
 }
 
 #[test]
@@ -127,6 +127,18 @@ fn a_machine_may_lack_things() {
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(words.contains("cuStreamWaitValue32_v2") && words.contains("answered 801"), "{words}");
     }
+}
+
+#[test]
+fn a_machine_may_have_several_devices_and_a_process_several_contexts() {
+    let machine = Machine::new();
+    let mut command = machine.command(&["devices"]);
+    says(command.env("XSCHED_STANDIN_CUDA_DEVICES", "2"), "done");
+}
+
+#[test]
+fn a_child_cannot_use_what_its_parent_has_begun() {
+    says(&mut Machine::new().command(&["family"]), "done");
 }
 
 /// One request of ten kernels, 5 ms in all, every 15 ms.

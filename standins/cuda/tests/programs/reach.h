@@ -21,6 +21,7 @@
     X(cuModuleGetFunction, "cuModuleGetFunction") X(cuLaunchKernel, "cuLaunchKernel") \
     X(cuLaunchKernelEx, "cuLaunchKernelEx") X(cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel") \
     X(cuLaunchHostFunc, "cuLaunchHostFunc") X(cuStreamCreate, "cuStreamCreate") \
+    X(cuStreamCreateWithPriority, "cuStreamCreateWithPriority") \
     X(cuStreamDestroy_v2, "cuStreamDestroy") X(cuStreamSynchronize, "cuStreamSynchronize") \
     X(cuStreamQuery, "cuStreamQuery") X(cuStreamWaitEvent, "cuStreamWaitEvent") \
     X(cuStreamWaitValue32_v2, "cuStreamWaitValue32") X(cuStreamWriteValue32_v2, "cuStreamWriteValue32") \
@@ -96,6 +97,7 @@ __attribute__((constructor)) static void reach_all(void) {
 #define cuLaunchKernelEx (*reached_cuLaunchKernelEx)
 #define cuLaunchCooperativeKernel (*reached_cuLaunchCooperativeKernel)
 #define cuLaunchHostFunc (*reached_cuLaunchHostFunc)
+#define cuStreamCreateWithPriority (*reached_cuStreamCreateWithPriority)
 #define cuStreamCreate (*reached_cuStreamCreate)
 #define cuStreamDestroy_v2 (*reached_cuStreamDestroy_v2)
 #define cuStreamSynchronize (*reached_cuStreamSynchronize)

@@ -281,6 +281,20 @@ static void look_up(void) {
 static void look_up(void) {}
 #endif
 
+/* What comes on an important stream goes before what waits on others. */
+static void priorities(void) {
+    CUstream low, high;
+    MUST(cuStreamCreateWithPriority(&low, CU_STREAM_NON_BLOCKING, 0));
+    MUST(cuStreamCreateWithPriority(&high, CU_STREAM_NON_BLOCKING, -5));
+    for (int n = 0; n < 10; n++) MUST(spin(low, 5 * MS));
+    MUST(spin(high, 5 * MS));
+    MUST(cuStreamSynchronize(high));
+    ANSWERS(600, cuStreamQuery(low));
+    MUST(cuStreamDestroy_v2(low));
+    MUST(cuStreamDestroy_v2(high));
+    MUST(cuCtxSynchronize());
+}
+
 static void errors(void) {
     CUcontext context, popped;
     CUstream stream;
@@ -302,10 +316,18 @@ static void errors(void) {
     ANSWERS(713, cuMemHostUnregister(memory));
 }
 
+/* A kernel that goes where it must not ends its context. */
+static void fault(void) {
+    MUST(fill(NULL, 0, 64, 1, 16));
+    ANSWERS(700, cuCtxSynchronize());
+    ANSWERS(700, spin(NULL, 0));
+}
+
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } ALL[] = {
         {"asynchrony", asynchrony}, {"arguments", arguments_are_copied}, {"streams", streams_and_events},
-        {"host", host_functions}, {"capture", capture}, {"full", full_queue}, {"look_up", look_up}, {"errors", errors},
+        {"host", host_functions}, {"capture", capture}, {"full", full_queue}, {"look_up", look_up},
+        {"priorities", priorities}, {"errors", errors}, {"fault", fault},
     };
     open_gpu();
     for (size_t n = 0; n < sizeof ALL / sizeof *ALL; n++) {
