@@ -1,6 +1,6 @@
 /*
  * The part of NVIDIA's driver interface that the stand-in `libcuda.so.1` has, for programs that test with it. The names,
- * types and numbers are the driver's own, so the same programs run on the real one.
+ * types and numbers are the driver's own, so that the same programs can run on the real one.
  *
  * Environment:
  *   XSCHED_STANDIN_CUDA            the file through which processes share the devices; one file is one machine

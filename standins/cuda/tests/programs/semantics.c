@@ -229,19 +229,44 @@ static void capture(void) {
     MUST(cuMemFree_v2(memory));
 }
 
+struct flood { CUcontext context; CUstream stream; CUdeviceptr memory; volatile int launched; };
+
+static void *pour(void *into) {
+    struct flood *flood = into;
+    MUST(cuCtxSetCurrent(flood->context));
+    for (int n = 0; n < 5000; n++) {
+        MUST(add(flood->stream, 1000, flood->memory, flood->memory, 1, COUNT));
+        flood->launched++;
+    }
+    return NULL;
+}
+
 /* A stream holds only so much: then a launch waits until there is room. */
 static void full_queue(void) {
-    CUstream stream;
+    struct flood flood = {.memory = words()};
     void *flag;
-    CUdeviceptr memory = words();
-    MUST(cuStreamCreate(&stream, 0));
+    CUdeviceptr word;
+    pthread_t thread;
+    MUST(cuCtxGetCurrent(&flood.context));
+    MUST(cuStreamCreate(&flood.stream, CU_STREAM_NON_BLOCKING));
     MUST(cuMemHostAlloc(&flag, 64, 0));
-    for (int n = 0; n < 5000; n++) MUST(add(stream, 1000, memory, memory, 1, COUNT));
-    MUST(cuStreamSynchronize(stream));
-    EXPECT(at(memory, 9) == 5000);
+    memset(flag, 0, 64);
+    MUST(cuMemHostGetDevicePointer_v2(&word, flag, 0));
+    MUST(cuStreamWaitValue32_v2(flood.stream, word, 1, CU_STREAM_WAIT_VALUE_EQ));
+    pthread_create(&thread, NULL, pour, &flood);
+    /* It stops when the stream is full: it has launched something, and then nothing for a while. */
+    for (int before = -1; before == 0 || before != flood.launched;) {
+        before = flood.launched;
+        sleep_until(now_ns() + 50 * MS);
+    }
+    EXPECT(flood.launched > 0 && flood.launched < 5000);
+    *(volatile uint32_t *)flag = 1;
+    pthread_join(thread, NULL);
+    MUST(cuStreamSynchronize(flood.stream));
+    EXPECT(at(flood.memory, 9) == 5000);
     MUST(cuMemFreeHost(flag));
-    MUST(cuMemFree_v2(memory));
-    MUST(cuStreamDestroy_v2(stream));
+    MUST(cuMemFree_v2(flood.memory));
+    MUST(cuStreamDestroy_v2(flood.stream));
 }
 
 #ifndef REACH
