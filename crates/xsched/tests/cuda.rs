@@ -134,6 +134,20 @@ fn data_is_right_on_machines_that_lack_things() {
 }
 
 #[test]
+fn whoever_asks_for_more_than_the_machine_has_is_told() {
+    let stderr_of = |without: &'static str| {
+        let machine = Machine::lacking(Stage::with_service(), without);
+        let mut command = machine.run(&["--level", "3"], &["chain", "4", "100"]);
+        let output = command.stdin(Stdio::null()).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "ready\n24 of 24\n", "it runs all the same");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert_eq!(stderr_of(""), "", "the channels were seen");
+    let told = stderr_of("resource-manager");
+    assert!(told.contains("channel"), "{told:?}");
+}
+
+#[test]
 fn a_family_uses_the_driver_as_without_the_scheduler() {
     let machine = Machine::new(Stage::with_service());
     says(machine.direct(&["gpu-family"]), "done");
