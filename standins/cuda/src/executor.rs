@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::code::Code;
-use crate::shared::{Seat, Turn};
+use crate::shared::{Seat, Turn, now};
 use crate::stream::{Command, Work};
 use crate::waits;
 use crate::world::{Handle, Held, World, world};
@@ -95,25 +95,25 @@ impl Executor {
         let Some(context) = world.contexts.get_mut(&self.context) else { return 0 };
         context.asleep = false;
         let suspended = context.suspended;
-        let wants = !suspended && self.wants_device(world);
+        let wants = self.wants_device(world, suspended);
         let turn = self.seat.look(wants);
         let mut progress = false;
         while self.advance(world, turn, suspended) {
             progress = true;
         }
-        let still = !suspended && self.wants_device(world);
+        let still = self.wants_device(world, suspended);
         let mut last = turn;
-        if still != wants {
+        if still.is_some() != wants.is_some() {
             last = self.seat.look(still);
         }
-        if !still && self.running.is_none() {
+        if still.is_none() && self.running.is_none() {
             // What was not used is lost: nothing that comes later can have begun before it came.
             self.consumed = last.used;
         }
         if progress {
             world.announce(self.context);
         }
-        self.next_look(world, last, still)
+        self.next_look(world, last, still.is_some())
     }
 
     fn next_look(&self, world: &World, turn: Turn, wants: bool) -> u64 {
@@ -132,8 +132,20 @@ impl Executor {
         until
     }
 
-    fn wants_device(&self, world: &World) -> bool {
-        self.running.is_some() || ready(world, self.context).any(|(_, command)| needs_device(&command.work))
+    /// Since when there has been something to run, if there is.
+    fn wants_device(&self, world: &World, suspended: bool) -> Option<u64> {
+        if suspended {
+            return None;
+        }
+        if self.running.is_some() {
+            return Some(u64::MAX);
+        }
+        let ready = ready(world, self.context).filter(|(_, command)| needs_device(&command.work));
+        // What waited for something else may be ready since later than it came: then it is since now.
+        let since = |stream: Handle, command: &Command| {
+            if command.waited() { u64::MAX } else { command.at.max(world.streams[&stream].held_until) }
+        };
+        ready.map(|(stream, command)| since(stream, command)).min()
     }
 
     /// One round. Answers whether anything was done.
@@ -187,7 +199,10 @@ impl Executor {
 
     fn begin_kernel(&mut self, world: &World, turn: Turn) -> bool {
         let kernels = ready(world, self.context).filter_map(|(stream, command)| match command.work {
-            Work::Kernel { ns, .. } => Some((world.streams[&stream].priority, command.at, stream, ns)),
+            Work::Kernel { ns, .. } => {
+                let its = &world.streams[&stream];
+                Some((its.priority, command.at.max(its.held_until), stream, ns))
+            }
             _ => None,
         });
         let Some((_, at, stream, left)) = kernels.min() else { return false };
@@ -217,6 +232,9 @@ impl Executor {
                     let Ok(mut world) = crate::world::world() else { return };
                     if world.streams.get(&stream).is_some_and(|its| its.done + 1 == number) {
                         finish(&mut world, stream);
+                        if let Some(its) = world.streams.get_mut(&stream) {
+                            its.held_until = now();
+                        }
                         world.announce(0);
                     }
                 };

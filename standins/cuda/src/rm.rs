@@ -400,10 +400,8 @@ fn disable(mut world: Held, wanted: &DisableChannels) -> u32 {
     for context in whole {
         if let Some(context) = world.contexts.get_mut(&context) {
             context.suspended = disable;
-            if disable {
-                // At once, not when the executor comes to look: no time passes for it from here on.
-                context.seat.look(false);
-            }
+            // At once, not when the executor comes to look: no time passes for it until it is let go on.
+            context.seat.look(None);
             context.seat.wake();
         }
     }

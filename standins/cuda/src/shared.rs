@@ -185,10 +185,13 @@ impl Seat {
         Some(Shared::get().ok()?.with(self.device, Some(self.slot), work))
     }
 
-    /// Says whether there is something to run, and learns whose turn it is.
-    pub(crate) fn look(&self, runnable: bool) -> Turn {
+    /// Says whether there is something to run, and since when, and learns whose turn it is.
+    pub(crate) fn look(&self, since: Option<u64>) -> Turn {
         let turn = self.with(|turns, now| {
-            turns.set_runnable(self.slot, runnable, now, switch());
+            match since {
+                Some(since) => turns.want(self.slot, since, now, switch()),
+                None => turns.rest(self.slot, now, switch()),
+            }
             let mine = turns.owner() == Some(self.slot);
             Turn {
                 now,

@@ -62,6 +62,13 @@ pub(crate) struct Command {
     pub(crate) work: Work,
 }
 
+impl Command {
+    /// Whether it may have had to wait for something else than its turn in its own stream.
+    pub(crate) fn waited(&self) -> bool {
+        !self.after.is_empty() || matches!(self.work, Work::Await(_) | Work::WaitValue { .. })
+    }
+}
+
 /// See the head of this file.
 pub(crate) struct Stream {
     pub(crate) context: Handle,
@@ -72,6 +79,8 @@ pub(crate) struct Stream {
     /// The last that was submitted, and the last that was done.
     pub(crate) submitted: u64,
     pub(crate) done: u64,
+    /// Until when a host function kept it, last time one did.
+    pub(crate) held_until: u64,
     pub(crate) capturing: Option<Capturing>,
     /// Destroyed: gone when its work is done.
     pub(crate) doomed: bool,
@@ -87,6 +96,7 @@ impl Stream {
             queue: VecDeque::new(),
             submitted: 0,
             done: 0,
+            held_until: 0,
             capturing: None,
             doomed: false,
         }

@@ -104,16 +104,26 @@ impl Turns {
         self.advance(now, switch);
     }
 
-    /// Says whether a context has something to run.
-    pub(crate) fn set_runnable(&mut self, slot: usize, runnable: bool, now: u64, switch: u64) {
-        self.advance(now, switch);
-        let its = &mut self.slots[slot];
-        if (its.runnable != 0) != runnable {
-            its.runnable = runnable.into();
-            its.since = now;
-            if runnable && self.owner() == Some(slot) {
-                self.epoch = self.begins.max(now);
+    /// Says that a context has something to run, and since when: as far back as nobody has looked since.
+    pub(crate) fn want(&mut self, slot: usize, since: u64, now: u64, switch: u64) {
+        if self.slots[slot].runnable == 0 {
+            let since = since.max(self.accounted).min(now);
+            self.advance(since, switch);
+            self.slots[slot].runnable = 1;
+            self.slots[slot].since = since;
+            if self.owner() == Some(slot) {
+                self.epoch = self.begins.max(since);
             }
+        }
+        self.advance(now, switch);
+    }
+
+    /// Says that a context has nothing to run any more.
+    pub(crate) fn rest(&mut self, slot: usize, now: u64, switch: u64) {
+        self.advance(now, switch);
+        if self.slots[slot].runnable != 0 {
+            self.slots[slot].runnable = 0;
+            self.slots[slot].since = now;
             self.advance(now, switch);
         }
     }
@@ -188,11 +198,11 @@ mod tests {
     #[test]
     fn alone_a_context_has_the_device_all_the_time() {
         let mut turns = device(1);
-        turns.set_runnable(0, true, MS, SWITCH);
+        turns.want(0, MS, MS, SWITCH);
         turns.advance(101 * MS, SWITCH);
         assert_eq!(turns.used(0), 100 * MS);
-        turns.set_runnable(0, false, 102 * MS, SWITCH);
-        turns.set_runnable(0, true, 110 * MS, SWITCH);
+        turns.rest(0, 102 * MS, SWITCH);
+        turns.want(0, 110 * MS, 110 * MS, SWITCH);
         turns.advance(111 * MS, SWITCH);
         assert_eq!(turns.used(0), 102 * MS, "idle time is not used, and coming back costs nothing");
     }
@@ -200,13 +210,13 @@ mod tests {
     #[test]
     fn whoever_comes_waits_for_the_end_of_the_slice_and_for_the_change() {
         let mut turns = device(2);
-        turns.set_runnable(0, true, 0, SWITCH);
-        turns.set_runnable(1, true, MS, SWITCH);
+        turns.want(0, 0, 0, SWITCH);
+        turns.want(1, MS, MS, SWITCH);
         turns.advance(3 * MS, SWITCH);
         assert_eq!(turns.owner(), Some(1));
         assert_eq!(turns.begins(), USUAL_SLICE + SWITCH);
         assert_eq!(turns.used(0), USUAL_SLICE);
-        turns.set_runnable(1, false, 3 * MS, SWITCH);
+        turns.rest(1, 3 * MS, SWITCH);
         assert_eq!((turns.owner(), turns.begins()), (Some(0), 3 * MS + SWITCH), "idle: at once");
         assert_eq!(turns.used(1), 3 * MS - USUAL_SLICE - SWITCH);
     }
@@ -216,8 +226,8 @@ mod tests {
         let mut turns = device(2);
         turns.set_slice(0, US, 0, SWITCH);
         turns.set_slice(1, 10 * MS, 0, SWITCH);
-        turns.set_runnable(0, true, 0, SWITCH);
-        turns.set_runnable(1, true, 5 * MS + 1, SWITCH);
+        turns.want(0, 0, 0, SWITCH);
+        turns.want(1, 5 * MS + 1, 5 * MS + 1, SWITCH);
         turns.advance(14 * MS, SWITCH);
         assert_eq!(turns.owner(), Some(1));
         assert_eq!(turns.begins(), 5 * MS + US + SWITCH);
@@ -230,7 +240,7 @@ mod tests {
         let mut turns = device(2);
         for slot in 0..2 {
             turns.set_slice(slot, US, 0, SWITCH);
-            turns.set_runnable(slot, true, 0, SWITCH);
+            turns.want(slot, 0, 0, SWITCH);
         }
         turns.advance(100 * MS, SWITCH);
         let worked = turns.used(0) + turns.used(1);
@@ -239,12 +249,23 @@ mod tests {
     }
 
     #[test]
+    fn whoever_says_late_that_it_wanted_the_device_has_had_it_if_nobody_else_did() {
+        let mut turns = device(2);
+        turns.want(0, MS, 4 * MS, SWITCH);
+        assert_eq!(turns.used(0), 3 * MS);
+        // Looked at until 4 ms: the past is what it was.
+        turns.want(1, 2 * MS, 5 * MS, SWITCH);
+        assert_eq!(turns.owner(), Some(0));
+        assert_eq!(turns.used(0), 4 * MS);
+    }
+
+    #[test]
     fn shares_follow_slices() {
         let mut turns = device(2);
         turns.set_slice(0, 9 * MS, 0, SWITCH);
         turns.set_slice(1, MS, 0, SWITCH);
-        turns.set_runnable(0, true, 0, SWITCH);
-        turns.set_runnable(1, true, 0, SWITCH);
+        turns.want(0, 0, 0, SWITCH);
+        turns.want(1, 0, 0, SWITCH);
         turns.advance(1_000 * MS, SWITCH);
         let (first, second) = (turns.used(0), turns.used(1));
         assert!(first > 8 * second && first < 10 * second, "{first} {second}");
@@ -253,8 +274,8 @@ mod tests {
     #[test]
     fn a_context_that_is_no_more_has_nothing() {
         let mut turns = device(2);
-        turns.set_runnable(0, true, 0, SWITCH);
-        turns.set_runnable(1, true, 0, SWITCH);
+        turns.want(0, 0, 0, SWITCH);
+        turns.want(1, 0, 0, SWITCH);
         turns.vacate(0, MS);
         turns.advance(2 * MS, SWITCH);
         assert_eq!((turns.owner(), turns.begins()), (Some(1), MS));
