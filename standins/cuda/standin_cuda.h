@@ -2,6 +2,10 @@
  * The part of NVIDIA's driver interface that the stand-in `libcuda.so.1` has, for programs that test with it. The names,
  * types and numbers are the driver's own, so that the same programs can run on the real one.
  *
+ * Use: the file libstandin_cuda.so under the name libcuda.so.1 in a directory of LD_LIBRARY_PATH. For a library in front of
+ * `ioctl` to see the calls to the resource manager answered, preload this one behind it:
+ * LD_PRELOAD=libxsched.so:DIRECTORY/libcuda.so.1
+ *
  * Environment:
  *   XSCHED_STANDIN_CUDA            the file through which processes share the devices; one file is one machine
  *                                  (default: xsched-standin-cuda in $XDG_RUNTIME_DIR, or in /tmp with the user's number)
