@@ -147,6 +147,9 @@ pub enum Request {
     Trace,
     /// The metrics as Prometheus reads them.
     Metrics,
+    /// The asking process is about to become a program that joins with its first queue, which may take a while: the
+    /// service is needed for as long as that process lives.
+    Expect,
     /// Ends the service: a successor is about to take its place, or nobody needs it any more.
     Stop,
 }

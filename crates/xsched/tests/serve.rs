@@ -154,6 +154,26 @@ fn a_service_that_nobody_uses_ends_by_itself() {
     assert!(!socket.exists());
 }
 
+/// Between its start and its first queue a program may load for minutes.
+#[test]
+fn a_service_stays_for_a_program_that_has_not_come_to_its_device_yet() {
+    let (_directory, socket) = place();
+    let mut command = xsched(&socket);
+    command.args(["--idle-exit", "1"]);
+    let (mut service, _) = Service::start(command);
+    let mut run = Command::new(env!("CARGO_BIN_EXE_xsched"));
+    run.args(["run", "--", "cat"]).env("XSCHED_SOCKET", &socket).stdin(Stdio::piped());
+    let mut program = run.spawn().unwrap();
+    let patience = Instant::now() + Duration::from_millis(2_500);
+    while Instant::now() < patience {
+        assert!(service.child.try_wait().unwrap().is_none(), "it left before the program came");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(program.stdin.take());
+    program.wait().unwrap();
+    service.ends_well();
+}
+
 #[test]
 fn readiness_is_told_to_who_started_it() {
     let (directory, socket) = place();

@@ -137,6 +137,8 @@ pub struct Service {
     rest_over: Option<Nanos>,
     events_due: Option<Nanos>,
     empty_since: Nanos,
+    /// Processes that will join.
+    expected: Vec<OwnedFd>,
     end: Option<End>,
     /// Whose window has the focus.
     focus: Option<ProcessId>,
@@ -188,6 +190,7 @@ impl Service {
             nice_due: None,
             rest_over: None,
             events_due: None,
+            expected: Vec::new(),
             empty_since: Nanos::now(),
             end: None,
             focus: None,
@@ -270,8 +273,14 @@ impl Service {
         let idle_exit = self.options.idle_exit.filter(|_| self.sessions.is_empty());
         let leave = idle_exit.map(|patience| self.empty_since + Nanos::from(patience));
         if is_due(leave) {
-            self.end = Some(End::Idle);
+            self.expected.retain(process::lives);
+            if self.expected.is_empty() {
+                self.end = Some(End::Idle);
+            } else {
+                self.empty_since = now;
+            }
         }
+        let leave = idle_exit.map(|patience| self.empty_since + Nanos::from(patience));
         let dues = [self.look_due, self.nice_due, self.rest_over, self.events_due, leave];
         self.clock.wake_at(dues.into_iter().flatten().min());
     }

@@ -4,6 +4,7 @@
 //! believed only if the process still belongs to the user at the other end of the socket.
 
 use std::io::Read as _;
+use std::os::fd::OwnedFd;
 
 use rustix::process::Pid;
 
@@ -15,6 +16,19 @@ fn read(pid: u32, what: &str, most: usize) -> Option<Vec<u8>> {
     let file = std::fs::File::open(format!("/proc/{pid}/{what}")).ok()?;
     file.take(most as u64).read_to_end(&mut bytes).ok()?;
     Some(bytes)
+}
+
+/// A handle on a process that no other process ever has.
+pub(super) fn pidfd(pid: u32) -> Option<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+}
+
+/// Whether a process has not ended.
+pub(super) fn lives(pidfd: &OwnedFd) -> bool {
+    let mut ended = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut ended, Some(&now)) == Ok(0)
 }
 
 /// The path of its executable; its short name if the path may not be known.

@@ -23,6 +23,9 @@ struct Joining {
     wishes: Wishes,
 }
 
+/// How many processes that have not joined can keep a service that nobody uses.
+const MOST_EXPECTED: usize = 1_024;
+
 impl Service {
     /// Does what is asked and answers.
     pub(super) fn answer(&mut self, place: usize, request: Request, now: Nanos) {
@@ -50,12 +53,24 @@ impl Service {
             Request::SetQueue { queue, wishes } => self.set_queue(peer, queue, &wishes, now),
             Request::Configure { queue, settings } => self.configure(peer, queue, settings),
             Request::Focus(pid) => self.focus(peer, pid),
+            Request::Expect => {
+                self.expect(peer);
+                Ok(Reply::Done)
+            }
             Request::Stop => self.masters_only(peer, "end the scheduler").map(|()| {
                 self.end = Some(super::End::Asked);
                 Reply::Done
             }),
         };
         self.reply(place, &answer.unwrap_or_else(|why| Reply::Refused { why }));
+    }
+
+    /// Notes a process that will join.
+    fn expect(&mut self, peer: Peer) {
+        self.expected.retain(process::lives);
+        if self.expected.len() < MOST_EXPECTED {
+            self.expected.extend(process::pidfd(peer.pid));
+        }
     }
 
     fn join(&mut self, place: usize, peer: Peer, joining: Joining) -> Result<(), String> {
@@ -73,9 +88,7 @@ impl Service {
         let executable = process::executable(peer.pid);
         let (hints, note) = self.first_hints(peer, &executable, &wishes)?;
         let (page, fd) = Page::create_to_pass_on().map_err(|error| error.to_string())?;
-        let pid = i32::try_from(peer.pid).ok().and_then(rustix::process::Pid::from_raw);
-        let flags = rustix::process::PidfdFlags::empty();
-        let pidfd = pid.and_then(|pid| rustix::process::pidfd_open(pid, flags).ok());
+        let pidfd = process::pidfd(peer.pid);
         if let Some(pidfd) = &pidfd
             && !self.watch_process(place, pidfd)
         {

@@ -36,7 +36,8 @@ pub(super) fn make_sure_of_service() -> anyhow::Result<()> {
 }
 
 fn answers(service: &Tool, patience: Duration) -> anyhow::Result<()> {
-    service.begin(&Request::Policy { name: None, timeslice_us: None, k: None })?;
+    // This process becomes the program, which may take minutes until it uses its device.
+    service.begin(&Request::Expect)?;
     if !service.wait(patience)? {
         bail!("the one at {} does not answer", service.at().display());
     }
