@@ -225,17 +225,26 @@ impl Gate {
 
     /// Waits until launching is allowed and counts the thread as inside. Every `enter` is followed by one `leave`.
     pub fn enter(&self, link: &dyn Link) -> Order {
+        self.enter_unless(HOLD | CLOSED, link)
+    }
+
+    /// As [`Gate::enter`], but does not wait for the scheduler: for a queue whose device holds what is launched.
+    pub fn enter_held(&self, link: &dyn Link) -> Order {
+        self.enter_unless(CLOSED, link)
+    }
+
+    fn enter_unless(&self, stopping: u32, link: &dyn Link) -> Order {
         loop {
             // Count first, look second; `close` closes first and looks at the count second. SeqCst on both sides, so
             // one of the two always sees the other.
             self.inside.word().fetch_add(1, Ordering::SeqCst);
             fence_for_loom();
             let word = self.word.word().load(Ordering::SeqCst);
-            if word & (HOLD | CLOSED) == 0 {
+            if word & stopping == 0 {
                 return Order::of(word);
             }
             self.leave();
-            self.hold_thread(word, link);
+            self.hold_thread(word, stopping, link);
         }
     }
 
@@ -294,14 +303,14 @@ impl Gate {
     }
 
     #[cold]
-    fn hold_thread(&self, mut seen: u32, link: &dyn Link) {
+    fn hold_thread(&self, mut seen: u32, stopping: u32, link: &dyn Link) {
         if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 && seen & HOLD != 0 {
             link.ring();
         }
         self.holds.fetch_add(1, Ordering::Relaxed);
         let since = Nanos::now();
         // Sleeps only on a word that was itself seen to stop us.
-        while seen & (HOLD | CLOSED) != 0 {
+        while seen & stopping != 0 {
             self.word.wait(seen, Some(HEARTBEAT));
             // Nobody stays suspended by a dead scheduler. The program's own suspension is another matter.
             if seen & HOLD != 0 && !link.alive() {

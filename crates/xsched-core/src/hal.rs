@@ -101,6 +101,12 @@ pub trait HwQueue: Send + Sync {
         false
     }
 
+    /// Whether what is launched on a queue that is stopped at level 2 or 3 stays behind the point where it was stopped, as
+    /// long as a marker is placed first. Then the program's threads need not wait while it is.
+    fn holds_what_is_launched(&self) -> bool {
+        false
+    }
+
     /// Whether any thread may call [`HwQueue::mark`], and not only the one that launches.
     fn marks_from_any_thread(&self) -> bool {
         true

@@ -25,6 +25,8 @@ pub struct Lane {
     stop: Mutex<Stop>,
     /// A copy of `stop.told.is_some()` that can be read without waiting for a preemption under way.
     preempted: AtomicBool,
+    /// What is launched while the queue is held waits on the device, not at the gate.
+    held_by_device: AtomicBool,
 }
 
 /// What was launched last, and how far the device has come with it.
@@ -34,6 +36,8 @@ struct Tail {
     chosen: Option<Limit>,
     /// A marker behind everything that had been launched in an epoch.
     probe: Option<(Epoch, Marker)>,
+    /// A marker was placed since the queue was held: what is launched now stays behind it.
+    fenced: bool,
 }
 
 struct Stop {
@@ -55,14 +59,16 @@ impl Lane {
         let level = hw.capabilities().negotiate(level)?;
         let mut window = Window::new(Limit::suited_to(level));
         window.suit(level);
+        let held_by_device = AtomicBool::new(level > Level::Block && hw.holds_what_is_launched());
         Ok(Self {
             hw,
             gate: Movable::new(gate),
             control: Mutex::new(()),
             link,
-            tail: Mutex::new(Tail { window, chosen: None, probe: None }),
+            tail: Mutex::new(Tail { window, chosen: None, probe: None, fenced: false }),
             stop: Mutex::new(Stop { level, told: None, order: Order::Free }),
             preempted: AtomicBool::new(false),
+            held_by_device,
         })
     }
 
@@ -94,18 +100,23 @@ impl Lane {
     pub(crate) fn admit(&self) -> Admitted<'_> {
         // Whether a marker has come while we waited for it: then we know when.
         let mut just_came = false;
+        let mut wait_at_gate = !self.held_by_device.load(Ordering::SeqCst);
         loop {
             // From here on the place is given back by `Admitted`, whatever happens.
             let gate = self.gate();
-            let paced = gate.enter(&*self.link) == Order::Paced;
+            let order = if wait_at_gate { gate.enter(&*self.link) } else { gate.enter_held(&*self.link) };
             let mut admitted = Admitted { lane: self, gate, place: None };
             if !std::ptr::eq(gate, self.gate()) {
                 // It moved while we waited: what we waited for no longer counts.
                 continue;
             }
-            if paced {
-                match self.reserve(just_came) {
+            if order == Order::Paced || order.stops() {
+                match self.reserve(order, just_came) {
                     Ok(place) => admitted.place = Some(place),
+                    Err(_) if order.stops() => {
+                        wait_at_gate = true;
+                        continue;
+                    }
                     Err(marker) => {
                         drop(admitted);
                         just_came = self.wait_for_room(marker);
@@ -119,8 +130,12 @@ impl Lane {
     }
 
     /// Takes a place in the window, or says which marker to wait for.
-    fn reserve(&self, just_came: bool) -> Result<Reservation, Option<Marker>> {
+    fn reserve(&self, order: Order, just_came: bool) -> Result<Reservation, Option<Marker>> {
         let mut tail = lock(&self.tail);
+        if order.stops() && !tail.fenced && self.place_marker(&mut tail.window).is_none() {
+            return Err(None);
+        }
+        tail.fenced = order.stops();
         if let Some(place) = tail.window.reserve() {
             return Ok(place);
         }
@@ -283,6 +298,8 @@ impl Lane {
             self.tell(&mut stop, None)?;
         }
         stop.level = level;
+        let held_by_device = level > Level::Block && self.hw.holds_what_is_launched();
+        self.held_by_device.store(held_by_device, Ordering::SeqCst);
         {
             let mut tail = lock(&self.tail);
             let limit = tail.chosen.unwrap_or(Limit::suited_to(level));
@@ -310,7 +327,13 @@ impl Lane {
         let order = if at_interrupt { ordered } else { Order::Free };
         if order != stop.order {
             self.hw.order_changed(order);
+            let goes_on = stop.order.stops() && !order.stops();
             stop.order = order;
+            if goes_on {
+                let mut tail = lock(&self.tail);
+                tail.window.resumed(Nanos::now());
+                tail.fenced = false;
+            }
         }
         let gives_way = ordered == Order::Hold && at_interrupt && self.hw.gives_way();
         let stands_still = self.gate().is_closed() || (ordered.stops() && !gives_way);
@@ -328,7 +351,9 @@ impl Lane {
         stop.told = wanted;
         self.preempted.store(wanted.is_some(), Ordering::SeqCst);
         if wanted.is_none() {
-            lock(&self.tail).window.resumed(Nanos::now());
+            let mut tail = lock(&self.tail);
+            tail.window.resumed(Nanos::now());
+            tail.fenced = false;
         }
         Ok(())
     }

@@ -304,6 +304,7 @@ impl Window {
     /// Nothing ran before `now`: the queue was suspended, and the time must not count as work.
     pub fn resumed(&mut self, now: Nanos) {
         self.device_free_at = self.device_free_at.max(now);
+        self.is_exact = true;
     }
 
     /// The device no longer reports: forget what is in flight rather than wait for it for ever.

@@ -197,6 +197,10 @@ impl HwQueue for CudaStream {
         true
     }
 
+    fn holds_what_is_launched(&self) -> bool {
+        self.marks.are_stop_points()
+    }
+
     fn marks_from_any_thread(&self) -> bool {
         self.only.is_none()
     }

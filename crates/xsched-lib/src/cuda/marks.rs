@@ -79,6 +79,11 @@ impl Marks {
         }
     }
 
+    /// Whether the stream can be stopped at each of them.
+    pub(crate) fn are_stop_points(&self) -> bool {
+        matches!(self, Self::Words(_))
+    }
+
     /// Whether the stream stands at a stop point. For a moment after it was told to, one that has just left a stop point
     /// looks as if it stood there.
     pub(crate) fn stands(&self) -> bool {
