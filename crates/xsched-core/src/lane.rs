@@ -14,6 +14,11 @@ use crate::window::{Limit, Reservation, Window};
 /// How long a thread waits for room in the window before it looks at the gate again.
 const ROOM_PATIENCE: Duration = Duration::from_millis(10);
 
+/// After so many looks at a queue that cannot be asked whether it is idle, it counts as idle.
+const MOST_BLIND_LOOKS: u32 = 20;
+/// A marker that has not come for so long is placed again: a device that has failed refuses it then.
+const PROBE_AGAIN: Nanos = Nanos::from_secs(1);
+
 /// What launches go through on their way to one hardware queue.
 pub struct Lane {
     hw: Arc<dyn HwQueue>,
@@ -35,9 +40,17 @@ struct Tail {
     /// How the window is to be measured, if somebody said so.
     chosen: Option<Limit>,
     /// A marker behind everything that had been launched in an epoch.
-    probe: Option<(Epoch, Marker)>,
+    probe: Option<Probe>,
+    /// Looks at a queue that could not be asked whether it is idle, one after the other.
+    blind_looks: u32,
     /// A marker was placed since the queue was held: what is launched now stays behind it.
     fenced: bool,
+}
+
+struct Probe {
+    epoch: Epoch,
+    marker: Marker,
+    placed: Nanos,
 }
 
 struct Stop {
@@ -65,7 +78,7 @@ impl Lane {
             gate: Movable::new(gate),
             control: Mutex::new(()),
             link,
-            tail: Mutex::new(Tail { window, chosen: None, probe: None, fenced: false }),
+            tail: Mutex::new(Tail { window, chosen: None, probe: None, blind_looks: 0, fenced: false }),
             stop: Mutex::new(Stop { level, told: None, order: Order::Free }),
             preempted: AtomicBool::new(false),
             held_by_device,
@@ -216,19 +229,25 @@ impl Lane {
             // Somebody launches at this moment.
             Err(TryLockError::WouldBlock) => return false,
         };
-        let marker = match tail.probe {
-            Some((seen, marker)) if seen == epoch => marker,
+        let may_mark = self.hw.marks_from_any_thread();
+        let now = Nanos::now();
+        let marker = match &tail.probe {
+            Some(probe) if probe.epoch == epoch && (!may_mark || now < probe.placed + PROBE_AGAIN) => {
+                probe.marker
+            }
             _ => {
-                if !self.hw.marks_from_any_thread() {
-                    return false;
-                }
-                let Some(marker) = self.place_marker(&mut tail.window) else { return false };
-                tail.probe = Some((epoch, marker));
+                let Some(marker) = may_mark.then(|| self.place_marker(&mut tail.window)).flatten() else {
+                    // A context that was destroyed, or has failed, never answers again: others must not wait for it.
+                    tail.blind_looks += 1;
+                    return tail.blind_looks >= MOST_BLIND_LOOKS && gate.quiet(epoch, &*self.link);
+                };
+                tail.probe = Some(Probe { epoch, marker, placed: now });
                 marker
             }
         };
+        tail.blind_looks = 0;
         let progress = self.hw.progress();
-        tail.window.observe_late(progress, Nanos::now());
+        tail.window.observe_late(progress, now);
         progress.marker >= marker && gate.quiet(epoch, &*self.link)
     }
 
@@ -396,7 +415,8 @@ impl Admitted<'_> {
             let marker = self.lane.place_marker(&mut tail.window);
             if alone {
                 // Nobody else can place one later: this has to show when the queue has become idle.
-                tail.probe = marker.map(|marker| (self.gate.epoch(), marker));
+                let (epoch, placed) = (self.gate.epoch(), Nanos::now());
+                tail.probe = marker.map(|marker| Probe { epoch, marker, placed });
             }
         }
     }

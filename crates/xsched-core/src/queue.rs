@@ -273,4 +273,51 @@ mod tests {
         });
         assert_eq!(launches.load(Ordering::SeqCst), 1);
     }
+
+    /// A device whose context was destroyed: it answers nothing any more.
+    struct Gone(NullQueue);
+
+    impl HwQueue for Gone {
+        fn device(&self) -> crate::DeviceId {
+            self.0.device()
+        }
+        fn capabilities(&self) -> &crate::Capabilities {
+            self.0.capabilities()
+        }
+        fn mark(&self, _: crate::Marker) -> Result<(), HalError> {
+            Err(HalError::Driver {
+                device: String::new(),
+                what: "placing a marker",
+                why: "it is gone".into(),
+            })
+        }
+        fn progress(&self) -> crate::Progress {
+            self.0.progress()
+        }
+        fn wait(&self, marker: crate::Marker, timeout: Duration) -> Result<bool, HalError> {
+            self.0.wait(marker, timeout)
+        }
+        fn synchronize(&self) -> Result<(), HalError> {
+            self.0.synchronize()
+        }
+        fn preempt(&self, level: crate::Level) -> Result<(), HalError> {
+            self.0.preempt(level)
+        }
+        fn restore(&self) -> Result<(), HalError> {
+            self.0.restore()
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_ever_for_a_device_that_does_not_answer() {
+        let (gate, hw) = (gate(), Arc::new(Gone(NullQueue::default())));
+        gate.give(Order::Watched);
+        let queue =
+            XQueue::new(QueueId(1), hw, gate.clone(), Arc::new(Unlinked), LevelRequest::Auto).unwrap();
+        queue.launch(|| ());
+        assert!(gate.is_ready());
+        assert!(!queue.lane().poll_idle(), "it may answer the next time");
+        let looks = (0..1_000).find(|_| queue.lane().poll_idle());
+        assert!(looks.is_some() && !gate.is_ready());
+    }
 }
