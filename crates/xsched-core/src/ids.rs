@@ -64,6 +64,14 @@ impl DeviceId {
         Self(((kind as u64) << 32) | address as u64)
     }
 
+    /// A device without a PCI address, by what it is called: every program comes to the same number.
+    #[must_use]
+    pub fn named(kind: DeviceKind, name: &str) -> Self {
+        // FNV-1a.
+        let spread = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        Self::new(kind, name.bytes().fold(0x811c_9dc5, spread))
+    }
+
     /// The lower half: the PCI address or its stand-in.
     #[must_use]
     pub const fn address(self) -> u32 {
