@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use xsched_interpose::Real;
 
 /// The libraries that we stand in front of.
-static LIBRARIES: [&Library; 2] = [&crate::cuda::LIBRARY, &crate::xsim::LIBRARY];
+static LIBRARIES: [&Library; 3] = [&crate::cuda::LIBRARY, &crate::opencl::LIBRARY, &crate::xsim::LIBRARY];
 
 /// One function that we stand in front of.
 pub(crate) struct Hook {
@@ -126,6 +126,8 @@ static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
     naked_asm!(
+        // Where the caller will go on: who it is.
+        "mov rdx, qword ptr [rsp]",
         "push rdi",
         "push rsi",
         "sub rsp, 8",
@@ -146,7 +148,7 @@ pub(crate) unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char
 }
 
 /// Answers with our hook for a name of ours, and with null for every other.
-unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> *mut c_void {
     let real = real_dlsym();
     if name.is_null() || handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT {
         return std::ptr::null_mut();
@@ -156,15 +158,20 @@ unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> *mut c_
     let Some(hook) = LIBRARIES.iter().find_map(|library| library.hook(wanted)) else {
         return std::ptr::null_mut();
     };
+    if crate::opencl::is_asked_of_a_driver(wanted, caller) {
+        return std::ptr::null_mut();
+    }
     // SAFETY: these are the caller's own arguments.
     let found = unsafe { real(handle, name) };
     if found.is_null() { found } else { hook.put_before(found) }
 }
 
-/// The function of this name in the libraries that come after ours, for programs that are linked to one of them.
+/// The function of this name in the libraries that come after ours, for programs that are linked to one of them; else
+/// in any that is loaded.
 pub(crate) fn next(name: &'static CStr) -> *mut c_void {
     // SAFETY: the name is a C string.
-    unsafe { real_dlsym()(libc::RTLD_NEXT, name.as_ptr()) }
+    let next = unsafe { real_dlsym()(libc::RTLD_NEXT, name.as_ptr()) };
+    if next.is_null() { crate::loaded::find(name) } else { next }
 }
 
 /// The loader's own function. Found by its version, for by name alone we would find ourselves.
