@@ -17,7 +17,8 @@ impl Outermost {
     #[inline]
     pub fn enter() -> Option<Self> {
         let was_inside = INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true);
-        (!was_inside).then_some(Self(()))
+        // Made only then: one that is made and dropped says that nobody is inside.
+        (!was_inside).then(|| Self(()))
     }
 }
 
@@ -143,6 +144,7 @@ mod tests {
     fn only_one_hook_at_a_time_is_outermost() {
         let outer = Outermost::enter().unwrap();
         assert!(Outermost::enter().is_none());
+        assert!(Outermost::enter().is_none(), "asking has changed the answer");
         drop(outer);
         assert!(Outermost::enter().is_some());
     }
