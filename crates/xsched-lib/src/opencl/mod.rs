@@ -6,6 +6,8 @@
 //! Hooked is what puts work into a queue, what says whom it waits for, and what waits. The rest is the vendor's alone.
 
 mod callback;
+#[cfg(test)]
+mod conformance;
 mod hardware;
 mod vendor;
 mod waits;
