@@ -1,4 +1,4 @@
-//! A hardware queue of level 1 whose markers are events of the vendor's, asked one after the other whether they are
+//! A hardware queue of level 1, or 2, whose markers are events of the vendor's, asked one after the other whether they are
 //! done. What a platform adds is [`Vendor`].
 
 use std::collections::VecDeque;
@@ -41,6 +41,12 @@ pub(crate) trait Vendor: Send + Sync + 'static {
         false
     }
 
+    /// Stops what the device holds of the queue and has not begun, until [`Vendor::go`]. For devices with level 2.
+    fn stop(&self) {}
+
+    /// Lets it run on.
+    fn go(&self) {}
+
     /// The program's last hold on the queue is about to go.
     fn end(&self) {}
 }
@@ -60,7 +66,7 @@ struct Marks<E> {
 }
 
 impl<V: Vendor> Polled<V> {
-    /// A queue of this device, which has the levels of `capabilities`: none above the first.
+    /// A queue of this device, which has the levels of `capabilities`: none above the second.
     pub(crate) fn new(queue: V::Queue, device: DeviceId, capabilities: Capabilities, vendor: V) -> Self {
         let marks = Mutex::new(Marks { placed: VecDeque::new(), reached: Progress::default() });
         Self { lease: Lease::new(queue), device, capabilities, marks, vendor }
@@ -148,13 +154,16 @@ impl<V: Vendor> HwQueue for Polled<V> {
         self.with("synchronizing", |queue| self.vendor.synchronize(queue))
     }
 
-    /// There is none above level 1, for which nothing is to be done here.
     fn preempt(&self, level: Level) -> Result<(), HalError> {
-        self.capabilities.negotiate(LevelRequest::Exactly(level))?;
+        // Level 1 is the gate's alone.
+        if self.capabilities.negotiate(LevelRequest::Exactly(level))? > Level::Block {
+            self.vendor.stop();
+        }
         Ok(())
     }
 
     fn restore(&self) -> Result<(), HalError> {
+        self.vendor.go();
         Ok(())
     }
 }

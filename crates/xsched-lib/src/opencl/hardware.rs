@@ -1,15 +1,19 @@
 //! An OpenCL command queue. Markers are OpenCL's own, asked for their status.
 
 use std::ffi::c_uint;
+use std::sync::Arc;
 
-use xsched_core::{Capabilities, DeviceId, DeviceKind, Nanos};
+use xsched_core::{Capabilities, DeviceId, DeviceKind, LevelCost, Nanos};
 
+use super::stall::Stalls;
 use super::vendor::{self, Event, Handle, Queue};
 use super::waits;
 use crate::polled::{Polled, Vendor};
 
-const NO_LEVEL_2: &str = "a queue can only be stopped at a user event that was put there before, which costs more \
-                          than the time in flight it could save";
+/// What a queue stopped at a user event costs here was measured, and it keeps its order.
+const STALLS_WELL: &str = "Portable Computing Language";
+const NO_LEVEL_2: &str = "whether this implementation stops at user events in time is not known";
+const NO_LEVEL_3: &str = "OpenCL cannot stop a kernel that runs";
 
 /// A queue that the program has made; none if it is the device's own, or if the vendor cannot be asked.
 pub(crate) fn take(queue: Queue) -> Option<Polled<CommandQueue>> {
@@ -20,8 +24,14 @@ pub(crate) fn take(queue: Queue) -> Option<Polled<CommandQueue>> {
     // SAFETY: a queue that has just been made.
     let device = vendor::handle(unsafe { vendor::ask(&vendor::OF_QUEUE, queue, vendor::QUEUE_DEVICE) });
     let (id, name) = identify(device);
-    let vendor = CommandQueue { queue: Shared(queue), profiled: properties & vendor::PROFILED != 0 };
-    Some(Polled::new(Shared(queue), id, Capabilities::block_only(name, NO_LEVEL_2), vendor))
+    // SAFETY: as above.
+    let context = vendor::handle(unsafe { vendor::ask(&vendor::OF_QUEUE, queue, vendor::QUEUE_CONTEXT) });
+    let stalls = name.contains(STALLS_WELL).then(|| Stalls::new(context));
+    let level_2 = stalls.as_ref().map(|_| LevelCost::default()).ok_or_else(|| NO_LEVEL_2.to_owned());
+    let capabilities = Capabilities::block_only(name, NO_LEVEL_3).with_deactivate(level_2);
+    let profiled = properties & vendor::PROFILED != 0;
+    let vendor = CommandQueue { queue: Shared(queue), profiled, stalls };
+    Some(Polled::new(Shared(queue), id, capabilities, vendor))
 }
 
 /// Whether commands of a queue complete in the order they were enqueued.
@@ -133,6 +143,8 @@ fn error(code: i32) -> String {
 pub(crate) struct CommandQueue {
     queue: Shared,
     profiled: bool,
+    /// Where it can be stopped, if it can.
+    stalls: Option<Arc<Stalls>>,
 }
 
 impl Vendor for CommandQueue {
@@ -140,7 +152,11 @@ impl Vendor for CommandQueue {
     type Event = Mark;
 
     fn mark(&self, queue: Shared) -> Result<Mark, String> {
-        Mark::place(queue.0, &[])
+        let mark = Mark::place(queue.0, &[])?;
+        if let Some(stalls) = &self.stalls {
+            stalls.place(queue.0, mark.event.0);
+        }
+        Ok(mark)
     }
 
     fn is_done(&self, mark: &Mark) -> bool {
@@ -165,7 +181,20 @@ impl Vendor for CommandQueue {
         waits::for_program(queue.0)
     }
 
+    fn stop(&self) {
+        if let Some(stalls) = &self.stalls {
+            stalls.stop();
+        }
+    }
+
+    fn go(&self) {
+        if let Some(stalls) = &self.stalls {
+            stalls.go();
+        }
+    }
+
     fn end(&self) {
+        self.go();
         waits::forget(self.queue.0);
     }
 }

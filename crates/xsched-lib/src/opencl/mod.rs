@@ -9,6 +9,7 @@ mod callback;
 #[cfg(test)]
 mod conformance;
 mod hardware;
+mod stall;
 mod vendor;
 mod waits;
 

@@ -16,7 +16,8 @@ pub(crate) type Callback = unsafe extern "C" fn(Event, i32, *mut c_void);
 
 pub(crate) const SUCCESS: Code = 0;
 
-/// What to ask of a queue: its device, and how it was made.
+/// What to ask of a queue: its context, its device, and how it was made.
+pub(crate) const QUEUE_CONTEXT: c_uint = 0x1090;
 pub(crate) const QUEUE_DEVICE: c_uint = 0x1091;
 pub(crate) const QUEUE_PROPERTIES: c_uint = 0x1093;
 pub(crate) const OUT_OF_ORDER: u64 = 1;
@@ -55,6 +56,9 @@ functions! {
     fn clFlush(Queue) -> Code = FLUSH;
     fn clFinish(Queue) -> Code = FINISH;
     fn clReleaseEvent(Event) -> Code = RELEASE_EVENT;
+    fn clEnqueueBarrierWithWaitList(Queue, c_uint, *const Event, *mut Event) -> Code = BARRIER;
+    fn clCreateUserEvent(Handle, *mut Code) -> Event = CREATE_USER_EVENT;
+    fn clSetUserEventStatus(Event, i32) -> Code = COMPLETE_USER_EVENT;
     fn clSetEventCallback(Event, i32, Option<Callback>, *mut c_void) -> Code = SET_CALLBACK;
 }
 
