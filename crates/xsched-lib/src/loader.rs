@@ -65,6 +65,24 @@ impl Library {
         ours.then(|| self.hooks.iter().find(|hook| hook.name == name)).flatten()
     }
 
+    /// What a look-up function of the library's own answers with: our hook in place of what `real` finds, if we have one.
+    /// Where several vendors are behind the library, each may have a function of its own.
+    pub(crate) fn look_up(&self, real: impl FnOnce() -> *mut c_void, name: *const c_char) -> *mut c_void {
+        let found = real();
+        if found.is_null() || name.is_null() {
+            return found;
+        }
+        // SAFETY: whoever asks for a name passes a C string.
+        let Some(hook) = self.hook(unsafe { CStr::from_ptr(name) }) else { return found };
+        // What the library itself has leads to every vendor; else it is one vendor's own, and we can keep one.
+        let for_all = next(hook.name);
+        let known = hook.real.load(Ordering::Acquire);
+        if for_all.is_null() && !known.is_null() && known != found {
+            return found;
+        }
+        hook.put_before(if for_all.is_null() { found } else { for_all })
+    }
+
     /// The handle of the copy that the program uses: the one its functions came from. We never open one by name.
     fn copy(&self) -> *mut c_void {
         let known = self.copy.load(Ordering::Acquire);

@@ -5,7 +5,6 @@
 //!
 //! Hooked is what puts work into a queue, what says whom it waits for, and what waits. The rest is the vendor's alone.
 
-mod callback;
 #[cfg(test)]
 mod conformance;
 mod hardware;
@@ -14,13 +13,14 @@ mod vendor;
 mod waits;
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
-use std::sync::atomic::Ordering;
 
 use xsched_interpose::aside;
 
+use crate::callback::{self, Callback};
+use crate::hooks::hooks;
 use crate::world::world;
-use crate::{around, hooks::hooks, loaded, loader};
-use vendor::{Bool, Callback, Code, Event, Handle, Missing, Queue};
+use crate::{around, loaded};
+use vendor::{Bool, Code, Event, Handle, Missing, Queue};
 
 /// Hooks of functions that begin with a queue and end with a list of events and a place for a new one. Those that may
 /// wait for their own command say so by an argument, which stands at the semicolon.
@@ -94,10 +94,10 @@ opencl! {
         = |real, _, _, _, _| create(real);
     fn clRetainCommandQueue(queue: Queue) -> Code = |real, queue: Queue| around::retained(real, queue.addr());
     fn clReleaseCommandQueue(queue: Queue) -> Code = |real, queue: Queue| around::released(real, queue.addr());
-    fn clSetEventCallback(event: Event, status: i32, function: Option<Callback>, data: Memory) -> Code = callback::set;
-    fn clGetExtensionFunctionAddress(name: *const c_char) -> Memory = answer_with_hook;
+    fn clSetEventCallback(event: Event, status: i32, function: Option<Callback>, data: Memory) -> Code = set_callback;
+    fn clGetExtensionFunctionAddress(name: *const c_char) -> Memory = |real, name| LIBRARY.look_up(real, name);
     fn clGetExtensionFunctionAddressForPlatform(platform: Handle, name: *const c_char) -> Memory
-        = |real, _, name| answer_with_hook(real, name);
+        = |real, _, name| LIBRARY.look_up(real, name);
 }
 
 fn create(real: impl FnOnce() -> Queue) -> Queue {
@@ -163,22 +163,22 @@ unsafe fn events<'a>(count: c_uint, list: *const Event) -> Option<&'a [Event]> {
     some.then(|| unsafe { std::slice::from_raw_parts(list, usize::try_from(count).unwrap_or(0)) })
 }
 
-/// OpenCL's own look-up: our hook is given out in place of what it finds.
-fn answer_with_hook(real: impl FnOnce() -> Memory, name: *const c_char) -> Memory {
-    let found = real();
-    if found.is_null() || name.is_null() {
-        return found;
-    }
-    // SAFETY: whoever asks for a name passes a C string.
-    let name = unsafe { CStr::from_ptr(name) };
-    let Some(hook) = LIBRARY.hooks().iter().find(|hook| hook.name == name) else { return found };
-    // What the library itself has leads to every vendor; else it is one vendor's own, and we can keep one.
-    let for_all = loader::next(hook.name);
-    let known = hook.real.load(Ordering::Acquire);
-    if for_all.is_null() && !known.is_null() && known != found {
-        return found;
-    }
-    hook.put_before(if for_all.is_null() { found } else { for_all })
+/// What a vendor's thread calls when an event is done.
+fn set_callback(
+    real: impl FnOnce() -> Code,
+    event: Event,
+    status: i32,
+    function: Option<Callback>,
+    data: Memory,
+) -> Code {
+    let (Some(function), Some(set)) = (function, vendor::SET_CALLBACK.get()) else { return real() };
+    let mut code = vendor::SUCCESS;
+    callback::wrap(function, data, |ours, wanted| {
+        // SAFETY: the caller's own arguments, but that its function is called by ours.
+        code = unsafe { set(event, status, Some(ours), wanted) };
+        code == vendor::SUCCESS
+    });
+    code
 }
 
 /// Whether a name is looked up on behalf of a library that has such a function itself: it looks into its drivers, and

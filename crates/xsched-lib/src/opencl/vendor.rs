@@ -2,6 +2,7 @@
 
 use std::ffi::{c_uint, c_void};
 
+use crate::callback::Callback;
 use crate::hooks::functions;
 
 pub(crate) type Code = i32;
@@ -10,9 +11,6 @@ pub(crate) type Queue = Handle;
 pub(crate) type Event = Handle;
 /// `cl_bool`.
 pub(crate) type Bool = c_uint;
-
-/// What is called when an event is done.
-pub(crate) type Callback = unsafe extern "C" fn(Event, i32, *mut c_void);
 
 pub(crate) const SUCCESS: Code = 0;
 

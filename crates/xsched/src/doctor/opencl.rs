@@ -35,7 +35,11 @@ pub(super) fn opencl(machine: &Machine) -> Vec<Check> {
         vendors.iter().map(|vendor| format!("{} ({})", vendor.name, vendor.library)).collect();
     let vendors = vendors.join(", ");
     checks.push(if machine.driven.contains(&Platform::OpenCl) {
-        Check::ok(HERE, NAME, format!("{vendors}: programs can be scheduled at level 1"))
+        Check::ok(
+            HERE,
+            NAME,
+            format!("{vendors}: programs can be scheduled at level 1, on PoCL also at level 2"),
+        )
     } else {
         Platform::OpenCl.cannot_drive_yet(HERE, NAME, &vendors)
     });

@@ -190,7 +190,8 @@ fn opencl_vendors_are_listed() {
     assert!(find(&checks, "OpenCL").what.starts_with("pocl (libpocl.so.2): XSched cannot drive it yet"));
     machine.driven = vec![Platform::OpenCl];
     let checks = examine(&machine);
-    assert_eq!(find(&checks, "OpenCL").what, "pocl (libpocl.so.2): programs can be scheduled at level 1");
+    let what = &find(&checks, "OpenCL").what;
+    assert!(what.starts_with("pocl (libpocl.so.2): programs can be scheduled at level 1"), "{what}");
 }
 
 #[test]
