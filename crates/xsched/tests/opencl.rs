@@ -59,6 +59,7 @@ impl Programs {
             programs.compile(name, name, &["-lOpenCL"])?;
         }
         programs.compile("cl_compute", "cl_compute_opened", &["-DOPENED"])?;
+        programs.compile("cl_errors", "cl_errors_opened", &["-DOPENED"])?;
         let tried = Command::new(programs.path("cl_requests")).args(["1", "1", "1", "0"]).output().unwrap();
         let why = String::from_utf8_lossy(&tried.stdout);
         if tried.status.success() { Ok(programs) } else { Err(format!("no OpenCL device: {}", why.trim())) }
@@ -159,6 +160,8 @@ fn errors_are_opencls_own() {
     let errors = programs.path("cl_errors");
     let said = assert_same(&stage, &[&errors], &[]);
     assert!(said.starts_with("no queue: -36\n"), "{said}");
+    // Here OpenCL's loader and the program look for the same name, in different libraries.
+    assert_eq!(assert_same(&stage, &[&programs.path("cl_errors_opened")], &[]), said);
     // Nowhere to be found: `CL_PLATFORM_NOT_FOUND_KHR`.
     let nowhere = [("OCL_ICD_VENDORS", "/no/such/place"), ("XSCHED_OPENCL_LIB", "/no/such/library.so")];
     assert_eq!(assert_same(&stage, &[&errors], &nowhere), "no platform: error -1001\n");

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use xsched_core::conformance::Subject;
+use xsched_core::{HwQueue as _, Nanos};
 
 use super::hardware::{CommandQueue, Shared, take};
-use super::vendor::{Code, Event, Handle, Queue, SUCCESS};
+use super::vendor::{Code, Event, Handle, PROFILED, Queue, SUCCESS};
 use crate::hooks::functions;
 use crate::polled::Polled;
 
@@ -127,6 +128,30 @@ impl Subject for Device {
     fn finished(&self, queue: &Self::Queue) -> u64 {
         self.known(queue).1.load(Ordering::SeqCst)
     }
+}
+
+#[test]
+fn a_profiled_queue_tells_when_a_marker_was_done() {
+    const LENGTH: Duration = Duration::from_millis(30);
+    let Some(device) = Device::open(PROFILED) else { return };
+    let queue = device.queue();
+    let before = Nanos::now();
+    device.launch(&queue, LENGTH);
+    queue.mark(1).unwrap();
+    // Looked at much later than it was done.
+    queue.synchronize().unwrap();
+    let synchronized = Nanos::now();
+    std::thread::sleep(LENGTH);
+    let at = queue.progress().at.expect("it has profiling");
+    assert!(at >= before + LENGTH.into(), "before it can have been done");
+    // The two clocks are not one: a little either way.
+    assert!(at <= synchronized + Nanos::from_millis(5), "when it was looked at, not when it was done");
+
+    let plain = Device::open(0).unwrap();
+    let queue = plain.queue();
+    queue.mark(1).unwrap();
+    queue.synchronize().unwrap();
+    assert_eq!(queue.progress().at, None);
 }
 
 mod in_order {
