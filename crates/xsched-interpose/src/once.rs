@@ -28,6 +28,20 @@ impl Drop for Outermost {
     }
 }
 
+/// Does something from within a hook that may call the program's own functions: what they call passes hooks again. Not
+/// to be used where something of a [`crate::Table`] is being read.
+pub fn outside<R>(work: impl FnOnce() -> R) -> R {
+    /// Puts it back, also if `work` unwinds.
+    struct Back(bool);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            let _ = INSIDE.try_with(|inside| inside.set(self.0));
+        }
+    }
+    let _back = INSIDE.try_with(|inside| Back(inside.replace(false)));
+    work()
+}
+
 /// Calls `real` exactly once and answers with its result. `around` decides when, by calling what it is given; if it
 /// does not, or panics before it does, `real` is called afterwards. The caller finds `errno` as `real` left it, and
 /// `real` finds it as the caller left it.
@@ -145,6 +159,8 @@ mod tests {
         let outer = Outermost::enter().unwrap();
         assert!(Outermost::enter().is_none());
         assert!(Outermost::enter().is_none(), "asking has changed the answer");
+        assert!(outside(|| Outermost::enter().is_some()), "the program's own function is inside");
+        assert!(Outermost::enter().is_none(), "no longer inside after the program's function");
         drop(outer);
         assert!(Outermost::enter().is_some());
     }

@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include "cl.h"
 
-enum { BEHIND = 100 };
+enum { BEHIND = 100, CALLS = 3 };
 
 static cl_kernel spin;
 static atomic_int called;
@@ -80,21 +80,31 @@ static void behind_a_thread(cl_command_queue waits, cl_command_queue works) {
     release(pair.ours);
 }
 
+/* Enqueues much, and has itself called again when the first of it is done, until it was called often enough. */
 static void CL_CALLBACK enqueue_more(cl_event event, cl_int status, void *queue) {
     (void)event;
     if (status != CL_COMPLETE) return;
+    if (++called % CALLS == 0) {
+        must(CALL(clReleaseCommandQueue)(queue), "release");
+        return;
+    }
+    cl_event first = behind(queue, 0, NULL);
     for (int n = 0; n < BEHIND; n++) enqueue_spin(queue, spin);
+    must(CALL(clSetEventCallback)(first, CL_COMPLETE, enqueue_more, queue), "callback");
     must(CALL(clFlush)(queue), "flush");
-    called++;
+    release(first);
 }
 
 /* What is enqueued by a function that the vendor calls, maybe on the thread that runs the commands. */
 static void from_a_callback(cl_command_queue queue) {
-    int before = called;
+    int goal = called + CALLS;
     cl_event first = behind(queue, 0, NULL);
-    must(CALL(clSetEventCallback)(first, CL_COMPLETE, enqueue_more, queue), "callback");
+    must(CALL(clRetainCommandQueue)(queue), "retain");
     must(CALL(clFlush)(queue), "flush");
-    while (called == before) usleep(100);
+    /* It may be done already: then the function is called by this thread. */
+    if (goal % 2) must(CALL(clWaitForEvents)(1, &first), "wait");
+    must(CALL(clSetEventCallback)(first, CL_COMPLETE, enqueue_more, queue), "callback");
+    while (called < goal) usleep(100);
     must(CALL(clFinish)(queue), "finish");
     release(first);
 }
