@@ -55,22 +55,28 @@ fn identify(device: Handle) -> (DeviceId, String) {
         kind if kind & vendor::GPU != 0 => DeviceKind::Gpu,
         _ => DeviceKind::Unknown,
     };
-    (pci(device).map_or_else(|| DeviceId::named(kind, &name), |at| DeviceId::new(kind, at)), name)
+    // SAFETY: only called with a device.
+    let pci = pci(|what, bytes| unsafe { vendor::fill(&vendor::OF_DEVICE, device, what, bytes) });
+    (pci.map_or_else(|| DeviceId::named(kind, &name), |at| DeviceId::new(kind, at)), name)
 }
 
-/// Asks as Khronos, NVIDIA and AMD each have it.
-fn pci(device: Handle) -> Option<u32> {
-    let number = |what: c_uint| about(device, what).map(u32::from_ne_bytes);
-    if let Some(parts) = about::<16>(device, vendor::PCI) {
+/// Asks as Khronos, NVIDIA and AMD each have it. `ask` fills the bytes if there is an answer of their number.
+fn pci(ask: impl Fn(c_uint, &mut [u8]) -> bool) -> Option<u32> {
+    let number = |what: c_uint| {
+        let mut bytes = [0; 4];
+        ask(what, &mut bytes).then_some(u32::from_ne_bytes(bytes))
+    };
+    let (mut parts, mut topology) = ([0; 16], [0; 24]);
+    if ask(vendor::PCI, &mut parts) {
         let part = |n: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| parts[4 * n + byte]));
         return Some((part(0) << 16) | (part(1) << 8) | (part(2) << 3) | part(3));
     }
     if let (Some(bus), Some(slot)) = (number(vendor::PCI_BUS_NV), number(vendor::PCI_SLOT_NV)) {
         return Some((number(vendor::PCI_DOMAIN_NV).unwrap_or(0) << 16) | (bus << 8) | slot);
     }
-    let topology: [u8; 24] = about(device, vendor::TOPOLOGY_AMD)?;
+    let on_the_bus = ask(vendor::TOPOLOGY_AMD, &mut topology) && topology[0] == 1;
     let [bus, slot, function] = [topology[21], topology[22], topology[23]].map(u32::from);
-    (topology[0] == 1).then_some((bus << 8) | (slot << 3) | function)
+    on_the_bus.then_some((bus << 8) | (slot << 3) | function)
 }
 
 fn about<const N: usize>(device: Handle, what: c_uint) -> Option<[u8; N]> {
@@ -196,5 +202,38 @@ impl Vendor for CommandQueue {
     fn end(&self) {
         self.go();
         waits::forget(self.queue.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of 32-bit numbers.
+    fn bytes(numbers: &[u32]) -> Vec<u8> {
+        numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+    }
+
+    /// What a device is taken for that answers these questions.
+    fn address(answers: &[(c_uint, Vec<u8>)]) -> Option<String> {
+        let ask = |what: c_uint, place: &mut [u8]| {
+            let answer = answers.iter().find(|(asked, answer)| *asked == what && answer.len() == place.len());
+            answer.inspect(|(_, answer)| place.copy_from_slice(answer)).is_some()
+        };
+        pci(ask).map(|address| DeviceId::new(DeviceKind::Gpu, address).to_string())
+    }
+
+    #[test]
+    fn a_gpu_is_the_same_whoever_tells_its_address() {
+        let khronos = (vendor::PCI, bytes(&[0, 0x41, 3, 1]));
+        assert_eq!(address(&[khronos]).as_deref(), Some("0000:41:03.1"));
+        let nvidia = [(vendor::PCI_BUS_NV, 0x41), (vendor::PCI_SLOT_NV, 0x19), (vendor::PCI_DOMAIN_NV, 0)];
+        let nvidia = nvidia.map(|(what, number)| (what, bytes(&[number])));
+        assert_eq!(address(&nvidia).as_deref(), Some("0000:41:03.1"));
+        let mut topology = vec![0; 24];
+        (topology[0], topology[21], topology[22], topology[23]) = (1, 0x41, 3, 1);
+        assert_eq!(address(&[(vendor::TOPOLOGY_AMD, topology)]).as_deref(), Some("0000:41:03.1"));
+        assert_eq!(address(&[(vendor::TOPOLOGY_AMD, vec![0; 24])]), None);
+        assert_eq!(address(&[]), None);
     }
 }

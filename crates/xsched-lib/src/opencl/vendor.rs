@@ -64,18 +64,24 @@ functions! {
 type Asked =
     crate::loader::Function<unsafe extern "C" fn(Handle, c_uint, usize, *mut c_void, *mut usize) -> Code>;
 
-/// What is known about a thing, as the vendor's bytes; none if there is no such thing, or no answer.
+/// Fills in what is known about a thing, as the vendor's bytes; answers no if there is no such thing, or no answer.
 ///
 /// # Safety
 /// `thing` is null, or of the kind that the function tells about.
+pub(crate) unsafe fn fill(function: &Asked, thing: Handle, what: c_uint, answer: &mut [u8]) -> bool {
+    let (Some(ask), false) = (function.get(), thing.is_null()) else { return false };
+    // SAFETY: the caller vouches for the thing; the place has the size that is passed.
+    unsafe { ask(thing, what, answer.len(), answer.as_mut_ptr().cast(), std::ptr::null_mut()) == SUCCESS }
+}
+
+/// The same for an answer of a known size.
+///
+/// # Safety
+/// As for [`fill`].
 pub(crate) unsafe fn ask<const N: usize>(function: &Asked, thing: Handle, what: c_uint) -> Option<[u8; N]> {
     let mut answer = [0; N];
-    if thing.is_null() {
-        return None;
-    }
-    // SAFETY: the caller vouches for the thing; the place has the size that is passed.
-    let code = unsafe { function.get()?(thing, what, N, answer.as_mut_ptr().cast(), std::ptr::null_mut()) };
-    (code == SUCCESS).then_some(answer)
+    // SAFETY: the caller vouches for the thing.
+    unsafe { fill(function, thing, what, &mut answer) }.then_some(answer)
 }
 
 /// A handle among the vendor's bytes; null if there is none.
