@@ -141,6 +141,9 @@ fn note_waits(queue: Queue, count: c_uint, list: *const Event) {
 
 fn wait_for_events(real: impl FnOnce() -> Code, count: c_uint, list: *const Event) -> Code {
     let code = real();
+    if code != vendor::SUCCESS {
+        return code;
+    }
     aside(|| {
         // SAFETY: as above; the program still has the events, for it has just waited for them.
         let (Some(world), Some(events)) = (world(), unsafe { events(count, list) }) else { return };
