@@ -111,7 +111,7 @@ static inline void enqueue_spin(cl_command_queue queue, cl_kernel spin) {
     must(CALL(clEnqueueNDRangeKernel)(queue, spin, 1, NULL, &SPIN_ITEMS, &SPIN_GROUP, 0, NULL, NULL), "launch");
 }
 
-/* The kernel, and how many steps take this long when nobody else wants the device. */
+/* The kernel of so many steps, which has run once: what the first run costs is paid. */
 static inline cl_kernel spin_of(cl_command_queue queue, cl_uint steps) {
     cl_kernel spin = kernel_named("spin");
     cl_mem out = buffer_of(SPIN_ITEMS * sizeof(cl_uint));

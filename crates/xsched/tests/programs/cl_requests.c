@@ -1,6 +1,5 @@
 /*
- * Answers requests, each KERNELS kernels of STEPS steps, PAUSE_MS apart; says how many microseconds each took. Without
- * a pause it only says when a round is over.
+ * Answers requests, each KERNELS kernels of STEPS steps, PAUSE_MS apart; says how many microseconds each took.
  *
  *   cl_requests REQUESTS KERNELS STEPS PAUSE_MS
  */
