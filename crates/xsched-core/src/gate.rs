@@ -299,7 +299,13 @@ impl Gate {
     /// Whether some thread is between the gate and the end of its launch.
     #[must_use]
     pub fn is_occupied(&self) -> bool {
-        self.inside.word().load(Ordering::SeqCst) != 0
+        self.occupants() != 0
+    }
+
+    /// How many threads are between the gate and the end of their launch.
+    #[must_use]
+    pub fn occupants(&self) -> u32 {
+        self.inside.word().load(Ordering::SeqCst)
     }
 
     #[cold]

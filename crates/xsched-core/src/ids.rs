@@ -64,6 +64,14 @@ impl DeviceId {
         Self(((kind as u64) << 32) | address as u64)
     }
 
+    /// A device without a PCI address, by what it is called: every program comes to the same number.
+    #[must_use]
+    pub fn named(kind: DeviceKind, name: &str) -> Self {
+        // FNV-1a.
+        let spread = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        Self::new(kind, name.bytes().fold(0x811c_9dc5, spread))
+    }
+
     /// The lower half: the PCI address or its stand-in.
     #[must_use]
     pub const fn address(self) -> u32 {
@@ -72,9 +80,12 @@ impl DeviceId {
 }
 
 impl fmt::Display for DeviceId {
-    /// As people know it from `lspci`: domain, bus, device and function.
+    /// As people know it from `lspci`: domain, bus, device and function. A processor is not to be found there.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let a = self.address();
+        if self.0 >> 32 == DeviceKind::Cpu as u64 {
+            return write!(f, "cpu-{a:08x}");
+        }
         write!(f, "{:04x}:{:02x}:{:02x}.{}", a >> 16, (a >> 8) & 0xff, (a >> 3) & 0x1f, a & 7)
     }
 }
@@ -88,5 +99,13 @@ mod tests {
         let device = DeviceId::new(DeviceKind::Gpu, 0x0000_0030);
         assert_eq!(device.to_string(), "0000:00:06.0");
         assert_eq!(device.0 >> 32, 2);
+        assert_eq!(DeviceId::new(DeviceKind::Cpu, 0x30).to_string(), "cpu-00000030");
+    }
+
+    #[test]
+    fn what_has_a_name_alone_has_the_same_number_everywhere() {
+        let device = |name| DeviceId::named(DeviceKind::Cpu, name);
+        assert_eq!(device("pthread (PoCL)"), device("pthread (PoCL)"));
+        assert_ne!(device("pthread (PoCL)"), device("basic (PoCL)"));
     }
 }

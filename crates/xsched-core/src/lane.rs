@@ -109,6 +109,26 @@ impl Lane {
         result
     }
 
+    /// The same for a `real` that returns only when what it launched is done, and all that was launched before it. Takes
+    /// note if the queue is idle then.
+    pub fn launch_and_finish<R>(&self, real: impl FnOnce() -> R) -> R {
+        if self.gate().is_free() {
+            return real();
+        }
+        let mut admitted = self.admit();
+        let gate = admitted.gate;
+        let epoch = gate.epoch();
+        // As in `synchronized`, but for ourselves.
+        let covered = gate.occupants() == 1;
+        let result = real();
+        admitted.launched();
+        drop(admitted);
+        if covered {
+            gate.quiet(epoch, &*self.link);
+        }
+        result
+    }
+
     /// Waits until launching is allowed and keeps the place until the answer is dropped.
     pub(crate) fn admit(&self) -> Admitted<'_> {
         // Whether a marker has come while we waited for it: then we know when.

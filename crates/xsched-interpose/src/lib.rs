@@ -22,6 +22,6 @@ mod real;
 mod table;
 
 pub use lease::Lease;
-pub use once::{Outermost, aside, forward_once};
+pub use once::{Outermost, aside, forward_once, outside};
 pub use real::Real;
 pub use table::Table;

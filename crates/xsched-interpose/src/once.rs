@@ -17,7 +17,8 @@ impl Outermost {
     #[inline]
     pub fn enter() -> Option<Self> {
         let was_inside = INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true);
-        (!was_inside).then_some(Self(()))
+        // Made only then: one that is made and dropped says that nobody is inside.
+        (!was_inside).then(|| Self(()))
     }
 }
 
@@ -25,6 +26,20 @@ impl Drop for Outermost {
     fn drop(&mut self) {
         let _ = INSIDE.try_with(|inside| inside.set(false));
     }
+}
+
+/// Does something from within a hook that may call the program's own functions: what they call passes hooks again. Not
+/// to be used where something of a [`crate::Table`] is being read.
+pub fn outside<R>(work: impl FnOnce() -> R) -> R {
+    /// Puts it back, also if `work` unwinds.
+    struct Back(bool);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            let _ = INSIDE.try_with(|inside| inside.set(self.0));
+        }
+    }
+    let _back = INSIDE.try_with(|inside| Back(inside.replace(false)));
+    work()
 }
 
 /// Calls `real` exactly once and answers with its result. `around` decides when, by calling what it is given; if it
@@ -143,6 +158,9 @@ mod tests {
     fn only_one_hook_at_a_time_is_outermost() {
         let outer = Outermost::enter().unwrap();
         assert!(Outermost::enter().is_none());
+        assert!(Outermost::enter().is_none(), "asking has changed the answer");
+        assert!(outside(|| Outermost::enter().is_some()), "the program's own function is inside");
+        assert!(Outermost::enter().is_none(), "no longer inside after the program's function");
         drop(outer);
         assert!(Outermost::enter().is_some());
     }

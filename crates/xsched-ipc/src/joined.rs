@@ -99,6 +99,14 @@ impl JoinedQueue {
         self.program.ring();
     }
 
+    /// Says that what is on this queue now may wait for any queue of this program, until it is done.
+    pub fn waits_for_anybody(self: &Arc<Self>) {
+        if let Some(point) = self.record() {
+            self.program.waits.add_unknown(self, point);
+            self.program.ring();
+        }
+    }
+
     /// Limits what is in flight while the scheduler asks for little of it.
     pub fn set_paced_limit(&self, limit: Limit) {
         self.lane().set_limit(Some(limit));

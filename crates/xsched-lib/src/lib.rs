@@ -7,12 +7,19 @@
 //! * `hooks`: how a hook is written: one name in one list, plus one function.
 //! * `world`: what the hooks share: the connection to the scheduler, and the queues.
 //! * `loader`: the loader's look-up function, through which most programs reach their driver.
+//! * `around`, `polled`, `callback`: what the hooks and the queues of most platforms have in common.
 //! * `cuda`: the NVIDIA platform.
+//! * `opencl`: everybody's platform.
 //! * `xsim`: the simulated device's platform; each platform is a directory like it.
 
+mod around;
+mod callback;
 mod cuda;
 mod hooks;
+mod loaded;
 mod loader;
+mod opencl;
+mod polled;
 mod station;
 mod world;
 mod xsim;

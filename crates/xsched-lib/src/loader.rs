@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use xsched_interpose::Real;
 
 /// The libraries that we stand in front of.
-static LIBRARIES: [&Library; 2] = [&crate::cuda::LIBRARY, &crate::xsim::LIBRARY];
+static LIBRARIES: [&Library; 3] = [&crate::cuda::LIBRARY, &crate::opencl::LIBRARY, &crate::xsim::LIBRARY];
 
 /// One function that we stand in front of.
 pub(crate) struct Hook {
@@ -72,6 +72,24 @@ impl Library {
     fn hook(&self, name: &CStr) -> Option<&'static Hook> {
         let ours = name.to_bytes().starts_with(self.prefix.as_bytes());
         ours.then(|| self.hooks.iter().find(|hook| hook.name == name)).flatten()
+    }
+
+    /// What a look-up function of the library's own answers with: our hook in place of what `real` finds, if we have one.
+    /// Where several vendors are behind the library, each may have a function of its own.
+    pub(crate) fn look_up(&self, real: impl FnOnce() -> *mut c_void, name: *const c_char) -> *mut c_void {
+        let found = real();
+        if found.is_null() || name.is_null() {
+            return found;
+        }
+        // SAFETY: whoever asks for a name passes a C string.
+        let Some(hook) = self.hook(unsafe { CStr::from_ptr(name) }) else { return found };
+        // What the library itself has leads to every vendor; else it is one vendor's own, and we can keep one.
+        let for_all = next(hook.name);
+        let known = hook.real.load(Ordering::Acquire);
+        if for_all.is_null() && !known.is_null() && known != found {
+            return found;
+        }
+        hook.put_before(if for_all.is_null() { found } else { for_all })
     }
 
     /// The handle of the copy that the program uses: the one its functions came from. We never open one by name.
@@ -130,6 +148,8 @@ static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
     naked_asm!(
+        // Where the caller will go on: who it is.
+        "mov rdx, qword ptr [rsp]",
         "push rdi",
         "push rsi",
         "sub rsp, 8",
@@ -150,7 +170,7 @@ pub(crate) unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char
 }
 
 /// Answers with our hook for a name of ours, and with null for every other.
-unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> *mut c_void {
     let real = real_dlsym();
     if name.is_null() || handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT {
         return std::ptr::null_mut();
@@ -160,15 +180,20 @@ unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> *mut c_
     let Some(hook) = LIBRARIES.iter().find_map(|library| library.hook(wanted)) else {
         return std::ptr::null_mut();
     };
+    if crate::opencl::is_asked_of_a_driver(wanted, caller) {
+        return std::ptr::null_mut();
+    }
     // SAFETY: these are the caller's own arguments.
     let found = unsafe { real(handle, name) };
     if found.is_null() { found } else { hook.put_before(found) }
 }
 
-/// The function of this name in the libraries that come after ours, for programs that are linked to one of them.
+/// The function of this name in the libraries that come after ours, for programs that are linked to one of them; else
+/// in any that is loaded.
 pub(crate) fn next(name: &'static CStr) -> *mut c_void {
     // SAFETY: the name is a C string.
-    unsafe { real_dlsym()(libc::RTLD_NEXT, name.as_ptr()) }
+    let next = unsafe { real_dlsym()(libc::RTLD_NEXT, name.as_ptr()) };
+    if next.is_null() { crate::loaded::find(name) } else { next }
 }
 
 /// The loader's own function. Found by its version, for by name alone we would find ourselves.

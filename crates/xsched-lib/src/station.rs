@@ -1,6 +1,7 @@
 //! What is known about one of the program's queues.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use xsched_core::{HwQueue, LevelRequest, Limit, Wait};
 use xsched_ipc::report::{Severity, report};
@@ -17,6 +18,8 @@ pub(crate) struct Station {
     hw: Arc<dyn Leased>,
     /// None: it cannot be scheduled.
     queue: Option<Arc<JoinedQueue>>,
+    /// The program's, where the vendor's queues can be shared.
+    holds: AtomicUsize,
 }
 
 impl Station {
@@ -35,7 +38,7 @@ impl Station {
         if let Err(why) = &queue {
             report(Severity::Error, format_args!("a queue runs unscheduled: {why}"));
         }
-        Self { hw, queue: queue.ok() }
+        Self { hw, queue: queue.ok(), holds: AtomicUsize::new(1) }
     }
 
     /// Calls `real` as soon as the queue may launch.
@@ -45,6 +48,29 @@ impl Station {
             Some(queue) => queue.launch(real),
             None => real(),
         }
+    }
+
+    /// The same for a `real` that returns once what it launched is done, and all that was launched before.
+    pub(crate) fn launch_and_finish(&self, real: &mut dyn FnMut()) {
+        match &self.queue {
+            Some(queue) => queue.lane().launch_and_finish(real),
+            None => real(),
+        }
+    }
+
+    /// What the scheduler knows it as, if it is scheduled.
+    pub(crate) fn queue(&self) -> Option<Arc<JoinedQueue>> {
+        self.queue.clone()
+    }
+
+    /// The program takes another hold on the queue.
+    pub(crate) fn retain(&self) {
+        self.holds.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The program gives up a hold on the queue. Answers whether it was the last.
+    pub(crate) fn release(&self) -> bool {
+        self.holds.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     /// Calls `real`, which waits until the queue's work is done.

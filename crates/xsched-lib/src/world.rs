@@ -7,6 +7,7 @@
 //! ```
 
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use xsched_core::{DeviceId, Process, ProcessId};
@@ -14,7 +15,7 @@ use xsched_interpose::{Table, lifetime};
 use xsched_ipc::environment::{Environment, Scheduler};
 use xsched_ipc::report::{Severity, report};
 use xsched_ipc::threads::without_signals;
-use xsched_ipc::{Client, Coordinator, Introduction, LocalScheduler, Page, socket};
+use xsched_ipc::{Client, Coordinator, Introduction, JoinedQueue, LocalScheduler, Page, socket};
 use xsched_policy::{Params, PolicyInfo};
 
 use crate::station::{Leased, Station};
@@ -151,6 +152,40 @@ impl World {
     /// The program has seen that some work of its is done.
     pub(crate) fn look_soon(&self) {
         self.client.look_soon();
+    }
+
+    /// Whether a queue is scheduled.
+    pub(crate) fn knows(&self, handle: usize) -> bool {
+        self.with(handle, |station| station.is_some())
+    }
+
+    fn queue(&self, handle: usize) -> Option<Arc<JoinedQueue>> {
+        self.with(handle, |station| station.and_then(Station::queue))
+    }
+
+    /// What is launched on a queue from now on waits for what is on another already.
+    pub(crate) fn waits_for(&self, waiter: usize, holder: usize) {
+        if let (Some(waiter), Some(holder)) = (self.queue(waiter), self.queue(holder))
+            && let Some(point) = holder.record()
+        {
+            waiter.waits_for(&holder, point);
+        }
+    }
+
+    /// What was put on a queue last may wait for any thread of the program.
+    pub(crate) fn waits_for_anybody(&self, waiter: usize) {
+        if let Some(waiter) = self.queue(waiter) {
+            waiter.waits_for_anybody();
+        }
+    }
+
+    /// The program has waited for something on a queue: it may have become idle.
+    pub(crate) fn look_for_idle(&self, handle: usize) {
+        if let Some(queue) = self.queue(handle)
+            && !queue.lane().gate().is_free()
+        {
+            queue.lane().poll_idle();
+        }
     }
 
     /// A queue is about to be destroyed.

@@ -3,10 +3,8 @@
 mod hardware;
 mod vendor;
 
-use xsched_interpose::{aside, forward_once};
-
+use crate::around;
 use crate::hooks::hooks;
-use crate::world::{World, world};
 use hardware::XsimQueue;
 use vendor::{Code, Device, Queue};
 
@@ -17,11 +15,12 @@ hooks! {
     /// Every new queue is put under control.
     fn xsim_queue_create(device: Device, queue: *mut Queue) -> Code = create;
     /// A queue that is destroyed is forgotten first.
-    fn xsim_queue_destroy(queue: Queue) -> Code = destroy;
+    fn xsim_queue_destroy(queue: Queue) -> Code = |real, queue: Queue| around::released(real, queue.addr());
     /// A launch waits at the gate until it may go.
-    fn xsim_launch(queue: Queue, length_ns: u64) -> Code = launch;
+    fn xsim_launch(queue: Queue, length_ns: u64) -> Code
+        = |real, queue: Queue, _| around::launch_or_adopt(real, queue.addr(), || XsimQueue::new(queue));
     /// When it returns, the queue may have become idle.
-    fn xsim_synchronize(queue: Queue) -> Code = synchronize;
+    fn xsim_synchronize(queue: Queue) -> Code = |real, queue: Queue| around::synchronize(real, queue.addr());
 }
 
 fn create(real: impl FnOnce() -> Code, _device: Device, queue: *mut Queue) -> Code {
@@ -29,42 +28,7 @@ fn create(real: impl FnOnce() -> Code, _device: Device, queue: *mut Queue) -> Co
     if code == vendor::SUCCESS {
         // SAFETY: the vendor has just written the handle there.
         let queue = unsafe { *queue };
-        aside(|| {
-            if let Some(world) = world() {
-                adopt(world, queue);
-            }
-        });
+        around::created(queue.addr(), || XsimQueue::new(queue));
     }
     code
-}
-
-fn destroy(real: impl FnOnce() -> Code, queue: Queue) -> Code {
-    forward_once(real, |_| {
-        if let Some(world) = world() {
-            world.retire(queue.addr());
-        }
-    })
-}
-
-fn launch(real: impl FnOnce() -> Code, queue: Queue, _length_ns: u64) -> Code {
-    let Some(world) = world() else { return real() };
-    forward_once(real, |call| {
-        let known = world.with(queue.addr(), |station| station.map(|station| station.launch(call)).is_some());
-        // Made before we were there.
-        if !known && adopt(world, queue) {
-            world.with(queue.addr(), |station| station.map(|station| station.launch(call)));
-        }
-    })
-}
-
-fn synchronize(real: impl FnOnce() -> Code, queue: Queue) -> Code {
-    let Some(world) = world() else { return real() };
-    forward_once(real, |call| {
-        world.with(queue.addr(), |station| station.map(|station| station.synchronize(call)));
-    })
-}
-
-#[cold]
-fn adopt(world: &World, queue: Queue) -> bool {
-    world.adopt(queue.addr(), || XsimQueue::new(queue))
 }

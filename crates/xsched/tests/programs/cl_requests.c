@@ -1,0 +1,25 @@
+/*
+ * Answers requests, each KERNELS kernels of STEPS steps, PAUSE_MS apart; says how many microseconds each took.
+ *
+ *   cl_requests REQUESTS KERNELS STEPS PAUSE_MS
+ */
+#include "cl.h"
+
+int main(int argc, char **argv) {
+    if (argc < 5) return 64;
+    long requests = atol(argv[1]), kernels = atol(argv[2]), pause_ms = atol(argv[4]);
+    open_device(SPIN);
+    cl_command_queue queue = queue_with(0);
+    cl_kernel spin = spin_of(queue, (cl_uint)atol(argv[3]));
+    printf("ready\n");
+    fflush(stdout);
+    for (long n = 0; n < requests; n++) {
+        if (pause_ms > 0) usleep((useconds_t)pause_ms * 1000);
+        double begun = now_us();
+        for (long k = 0; k < kernels; k++) enqueue_spin(queue, spin);
+        must(CALL(clFinish)(queue), "finish");
+        printf("%.0f\n", now_us() - begun);
+        fflush(stdout);
+    }
+    return 0;
+}
