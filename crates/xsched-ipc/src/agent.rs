@@ -79,8 +79,15 @@ fn enforce(program: &Program) -> Duration {
 
 fn watch(program: &Program) -> Duration {
     let mut sleep = LONG_SLEEP;
-    for queue in program.living() {
-        sleep = sleep.min(watch_queue(&queue, program));
+    let queues = program.living();
+    for queue in &queues {
+        sleep = sleep.min(watch_queue(queue, program));
+    }
+    let (stopped, running): (Vec<_>, Vec<_>) =
+        queues.iter().partition(|queue| queue.lane().gate().order().stops());
+    if program.note_divided(!stopped.is_empty() && !running.is_empty()) {
+        // Nobody has kept account of who waits for whom while all had the same order.
+        running.iter().for_each(|queue| queue.waits_for_anybody());
     }
     if program.waits.forget_what_is_over() {
         program.ring();

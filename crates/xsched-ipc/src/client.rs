@@ -96,6 +96,12 @@ impl Client {
         result
     }
 
+    /// Whether some queues of the program are stopped while others run: then it matters who waits for whom.
+    #[must_use]
+    pub fn is_divided(&self) -> bool {
+        self.program.is_divided()
+    }
+
     /// Some queue may have become idle: finds out soon which.
     pub fn look_soon(&self) {
         let contended = |queue: &Arc<JoinedQueue>| !queue.lane().gate().is_free();

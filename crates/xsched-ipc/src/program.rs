@@ -3,7 +3,7 @@
 //! A program sits on one page at a time. It begins on a private one, takes a seat on the page of a scheduler when it
 //! meets one, stays there when the scheduler is lost, and moves to a new page when another comes.
 
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use xsched_core::{Link, Nanos, Order, QueueId};
@@ -39,6 +39,8 @@ pub(crate) struct Program {
     queues: Mutex<Vec<Weak<JoinedQueue>>>,
     last_queue: AtomicU64,
     pub(crate) waits: WaitBook,
+    /// Some queues of the program are stopped while others run.
+    divided: AtomicBool,
     inherited: Inherited,
 }
 
@@ -65,6 +67,7 @@ impl Program {
             queues: Mutex::default(),
             last_queue: AtomicU64::new(0),
             waits: WaitBook::default(),
+            divided: AtomicBool::new(false),
             inherited,
         }
     }
@@ -94,6 +97,16 @@ impl Program {
     /// The queues that still exist.
     pub(crate) fn living(&self) -> Vec<Arc<JoinedQueue>> {
         lock(&self.queues).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Notes whether some queues are stopped while others run. Answers whether that has just become so.
+    pub(crate) fn note_divided(&self, divided: bool) -> bool {
+        !self.divided.swap(divided, Ordering::SeqCst) && divided
+    }
+
+    /// Whether some queues are stopped while others run.
+    pub(crate) fn is_divided(&self) -> bool {
+        self.divided.load(Ordering::SeqCst)
     }
 
     /// Moves to the page of a scheduler that was just met, with all queues.

@@ -172,6 +172,11 @@ impl World {
         }
     }
 
+    /// Whether it matters who waits for whom.
+    pub(crate) fn is_divided(&self) -> bool {
+        self.client.is_divided()
+    }
+
     /// What was put on a queue last may wait for any thread of the program.
     pub(crate) fn waits_for_anybody(&self, waiter: usize) {
         if let Some(waiter) = self.queue(waiter) {

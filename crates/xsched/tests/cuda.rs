@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use machine::Machine;
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
-use xsched_ipc::protocol::{Reply, Request, Target, TaskState};
+use xsched_ipc::protocol::{Reply, Request, Target, TaskState, Wishes};
 
 /// What does not come within this time will not come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -237,4 +237,24 @@ fn programs_survive_the_service_and_their_data_is_right() {
     low.tell();
     assert_eq!(low.line(), "720 of 720");
     low.ends_well();
+}
+
+#[test]
+fn streams_of_different_importance_that_wait_for_each_other_come_to_their_end() {
+    let machine = Machine::new(Stage::with_service());
+    for important in 0..2 {
+        let mut program = Actor::enter(machine.run(&["--name", "cross"], &["cross"]));
+        assert_eq!(program.line(), "ready");
+        let pid = program.child.id();
+        let its_queues = || machine.stage.status().queues.into_iter().filter(|queue| queue.pid == pid);
+        eventually("its queues are known", || its_queues().count() == 2);
+        for (n, queue) in its_queues().enumerate() {
+            let priority = Some(if n == important { 100 } else { -100 });
+            let wishes = Wishes { priority, ..Wishes::default() };
+            assert_eq!(machine.stage.ask(&Request::SetQueue { queue: queue.handle, wishes }), Reply::Done);
+        }
+        program.tell();
+        assert_eq!(program.line(), "200");
+        program.ends_well();
+    }
 }

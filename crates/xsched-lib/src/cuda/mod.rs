@@ -46,6 +46,10 @@ hooks! {
     fn cuStreamQuery_ptsz(stream: Stream) -> Code = |real, stream| query(real, stream, PER_THREAD);
     fn cuCtxSynchronize() -> Code = synchronize_device;
     fn cuEventSynchronize(event: *mut c_void) -> Code = |real, _| after_event(real);
+    fn cuStreamWaitEvent(stream: Stream, event: *mut c_void, flags: c_uint) -> Code
+        = |real, stream, _, _| wait_for_event(real, stream, LEGACY);
+    fn cuStreamWaitEvent_ptsz(stream: Stream, event: *mut c_void, flags: c_uint) -> Code
+        = |real, stream, _, _| wait_for_event(real, stream, PER_THREAD);
     fn cuStreamDestroy_v2(stream: Stream) -> Code = destroy;
     fn cuStreamBeginCapture_v2(stream: Stream, mode: c_int) -> Code = |real, _, _| capture::begin(real);
     fn cuStreamBeginCapture_v2_ptsz(stream: Stream, mode: c_int) -> Code = |real, _, _| capture::begin(real);
@@ -189,6 +193,19 @@ fn synchronize_device(real: impl FnOnce() -> Code) -> Code {
             world.synchronize(device, call);
         }
     })
+}
+
+/// The stream waits for another, and nothing says which: a queue that a running one waits for must not be stopped.
+fn wait_for_event(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
+    let code = real();
+    aside(|| {
+        if let Some(world) = world().filter(|world| code == vendor::SUCCESS && world.is_divided())
+            && let Some((key, _)) = key(stream, default)
+        {
+            world.waits_for_anybody(key);
+        }
+    });
+    code
 }
 
 /// What the event was recorded behind is done; whether that was all its stream had is to be found out.

@@ -8,7 +8,7 @@ use crate::stage::Stage;
 
 /// The programs: how they are called, their source, and how they reach the driver (0: linked, 1: `dlsym`, 2: the driver's
 /// own look-up).
-const PROGRAMS: [(&str, &str, u32); 8] = [
+const PROGRAMS: [(&str, &str, u32); 9] = [
     ("semantics", "semantics", 0),
     ("semantics-dlsym", "semantics", 1),
     ("semantics-look-up", "semantics", 2),
@@ -17,6 +17,7 @@ const PROGRAMS: [(&str, &str, u32); 8] = [
     ("chain-look-up", "chain", 2),
     ("load", "load", 0),
     ("gpu-family", "family", 0),
+    ("cross", "cross", 0),
 ];
 
 fn must(what: &str, command: &mut Command) {
