@@ -55,6 +55,11 @@ impl Station {
         }
     }
 
+    /// The queue, if it is scheduled, for a launch on several at once.
+    pub(crate) fn queue(&self) -> Option<Arc<JoinedQueue>> {
+        self.queue.clone()
+    }
+
     /// The vendor's queue is about to be destroyed.
     pub(crate) fn retire(&self) {
         if let Some(queue) = &self.queue {

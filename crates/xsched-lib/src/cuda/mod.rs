@@ -16,6 +16,7 @@ use crate::hooks::hooks;
 use crate::loader::Hook;
 use crate::world::{World, world};
 use hardware::{CAPTURES, CudaStream};
+pub(crate) use rm::watch_ioctl;
 use vendor::{Code, Context, LaunchConfig, Stream};
 
 /// The default stream as each of the two kinds of functions understands it.

@@ -9,7 +9,7 @@
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use xsched_core::{LevelCost, Nanos, Order};
 
@@ -51,34 +51,16 @@ static GROUPS: [Group; MOST] = [const {
 static KNOWN: AtomicUsize = AtomicUsize::new(0);
 static SLICE_US: Mutex<u64> = Mutex::new(USUAL_US);
 
-type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
-static REAL_IOCTL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-
-fn real_ioctl() -> Ioctl {
-    let mut found = REAL_IOCTL.load(Ordering::Acquire);
-    if found.is_null() {
-        // SAFETY: both are C strings; `ioctl` is libc's, which comes after us.
-        found = unsafe { crate::loader::real_dlsym()(libc::RTLD_NEXT, c"ioctl".as_ptr()) };
-        REAL_IOCTL.store(found, Ordering::Release);
-    }
-    // SAFETY: libc's `ioctl` takes a third argument of pointer size.
-    unsafe { std::mem::transmute::<*mut c_void, Ioctl>(found) }
-}
-
 /// Watches the resource manager's calls go by.
 ///
 /// # Safety
-/// As the system's function of this name demands.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    // SAFETY: the caller's own arguments.
-    let answer = unsafe { real_ioctl()(fd, request, argument) };
+/// The arguments and the answer of a call that the system has just answered.
+pub(crate) unsafe fn watch_ioctl(fd: c_int, request: c_ulong, argument: *mut c_void, answer: c_int) {
     if answer == 0 && is_call(request, ALLOC) && !argument.is_null() {
         let size = usize::try_from((request >> 16) & 0x3fff).unwrap_or(0);
         // SAFETY: the kernel has just accepted `size` bytes at `argument`.
         unsafe { learn(fd, argument.cast(), size) };
     }
-    answer
 }
 
 /// Takes note of a channel group that was made.
@@ -167,6 +149,6 @@ fn set_timeslice(group: &Group, us: u64) -> bool {
     let fd = group.fd.load(Ordering::Relaxed);
     // SAFETY: the driver reads and writes the 32 bytes of the control and the 8 of its parameters, both of which live
     // until it returns. A descriptor that was closed or reused since refuses a call of another kind.
-    let answer = unsafe { real_ioctl()(fd, CONTROL, (&raw mut control).cast()) };
+    let answer = unsafe { crate::ioctl::real()(fd, CONTROL, (&raw mut control).cast()) };
     answer == 0 && control.status == 0
 }

@@ -1,0 +1,121 @@
+//! The thread that makes those calls to the runtime that may fail: each thread has a last error of its own, and the
+//! program's threads are the program's. It also asks markers, which answer "not ready" with an error.
+
+use std::collections::VecDeque;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use xsched_interpose::Outermost;
+use xsched_ipc::threads::without_signals;
+
+/// How long to wait before asking the markers again.
+const POLL: Duration = Duration::from_micros(50);
+
+/// Something to be asked again and again.
+pub(super) trait Watched: Send + Sync {
+    /// Looks. Answers whether there is something left to wait for.
+    fn look(&self) -> bool;
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+struct Keeper {
+    pid: u32,
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    watched: Vec<Weak<dyn Watched>>,
+    /// Something was placed since the last look.
+    news: bool,
+    asleep: bool,
+}
+
+static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(ptr::null_mut());
+
+/// The keeper of this process: made when it is first needed, and anew in a child. Never freed.
+fn keeper() -> Option<&'static Keeper> {
+    let known = KEEPER.load(Ordering::Acquire);
+    // SAFETY: null, or one that was leaked below.
+    if let Some(keeper) = unsafe { known.as_ref() }.filter(|keeper| keeper.pid == std::process::id()) {
+        return Some(keeper);
+    }
+    let new: &'static Keeper = Box::leak(Box::new(Keeper {
+        pid: std::process::id(),
+        state: Mutex::default(),
+        bell: Condvar::new(),
+    }));
+    let new_address = ptr::from_ref(new).cast_mut();
+    if KEEPER.compare_exchange(known, new_address, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return keeper();
+    }
+    let builder = std::thread::Builder::new().name("xsched-hip".to_owned());
+    without_signals(|| builder.spawn(move || keep(new))).ok()?;
+    Some(new)
+}
+
+fn lock(keeper: &Keeper) -> MutexGuard<'_, State> {
+    keeper.state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn keep(keeper: &'static Keeper) {
+    // What we call from here goes straight to the runtime.
+    let _inside = Outermost::enter();
+    let mut pending = false;
+    loop {
+        let mut state = lock(keeper);
+        while state.jobs.is_empty() && !state.news && !pending {
+            state.asleep = true;
+            state = keeper.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.asleep = false;
+        }
+        state.news = false;
+        let jobs = std::mem::take(&mut state.jobs);
+        state.watched.retain(|watched| watched.strong_count() > 0);
+        let watched: Vec<_> = state.watched.iter().filter_map(Weak::upgrade).collect();
+        drop(state);
+        for job in jobs {
+            // A job that panics answers nobody.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+        }
+        pending = watched.iter().filter(|watched| watched.look()).count() > 0;
+        drop(watched);
+        if pending {
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+/// Has something done by the thread, and waits for its answer. None if it cannot be had.
+pub(super) fn ask<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Option<R> {
+    let keeper = keeper()?;
+    let (sender, receiver) = sync_channel(1);
+    lock(keeper).jobs.push_back(Box::new(move || {
+        let _ = sender.send(work());
+    }));
+    keeper.bell.notify_one();
+    receiver.recv().ok()
+}
+
+/// Has something looked at while it exists.
+pub(super) fn watch(watched: Weak<dyn Watched>) {
+    if let Some(keeper) = keeper() {
+        lock(keeper).watched.push(watched);
+    }
+}
+
+/// There is something new to look at.
+pub(super) fn wake() {
+    let Some(keeper) = keeper() else { return };
+    let mut state = lock(keeper);
+    state.news = true;
+    if state.asleep {
+        keeper.bell.notify_one();
+    }
+}
