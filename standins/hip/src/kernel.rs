@@ -74,6 +74,9 @@ impl Kernel {
 
     fn launch_on(&self, handle: Handle, arguments: Arguments) -> Result<(), Code> {
         let stream = stream::get(handle)?;
+        if self.name.contains("nothing") {
+            return Ok(());
+        }
         let length = self.run(arguments);
         if stream.record(Node::Kernel(length)) { Ok(()) } else { stream.queue.launch(length) }
     }

@@ -7,8 +7,8 @@
 //! * what happens in a stream that is captured becomes part of the graph, whoever does it;
 //! * every exported function goes through a table, which is handed to `rocprofiler-register` on first use.
 //!
-//! Kernels are timed work: `spin` takes its length in nanoseconds as its argument; `fill` and `add` really do it; any other
-//! takes 20 us. `HIP_STANDIN_DEVICE` names the device's file, to be shared by processes; `HIP_STANDIN_DEVICES` says how
+//! Kernels are timed work: `spin` takes its length in nanoseconds as its argument; `fill`, `add` and `increment` really do
+//! it; `nothing` does not even reach the device; any other takes 20 us. `HIP_STANDIN_DEVICE` names the device's file, to be shared by processes; `HIP_STANDIN_DEVICES` says how
 //! many there are; `HIP_STANDIN_SLOTS` how many slots of the table are shown.
 
 #![allow(

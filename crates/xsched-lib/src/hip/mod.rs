@@ -188,22 +188,25 @@ fn has_device(copy: usize) -> bool {
                 (code == vendor::SUCCESS && count > 0).then_some(count)
             });
             let has = count.flatten().is_some();
-            if KNOWN[copy].swap(if has { YES } else { NO }, Ordering::AcqRel) == 0 {
-                tell(has);
-            }
+            KNOWN[copy].store(if has { YES } else { NO }, Ordering::Release);
+            tell(has);
             has
         }
     }
 }
 
-/// One line about what was found.
+/// One line about what was found, and one more if it is out of the ordinary.
 fn tell(has_device: bool) {
+    static TOLD: AtomicU8 = AtomicU8::new(0);
+    let (copies, tabled) = copies::count();
+    if usize::from(TOLD.fetch_max(u8::try_from(copies).unwrap_or(u8::MAX), Ordering::AcqRel)) >= copies {
+        return;
+    }
     if !has_device {
         let why = "the runtime sees no device (is HIP_VISIBLE_DEVICES right?)";
         report(Severity::Warning, format_args!("HIP runs unscheduled: {why}"));
         return;
     }
-    let (copies, tabled) = copies::count();
     let way = if tabled { "the runtime's own table" } else { "the names of its functions" };
     report(Severity::Info, format_args!("HIP is scheduled by {way}"));
     if copies > 1 {
