@@ -1,6 +1,6 @@
 #!/bin/sh
 # Links libamdhip64.so.6 from the static library that cargo built: a cdylib has no versions of its symbols.
-#   link.sh STATIC_LIBRARY OUTPUT
+#   link.sh STATIC_LIBRARY OUTPUT [SONAME]
 set -eu
 here=$(dirname "$0")
 draft="$2.$$"
@@ -14,6 +14,6 @@ END {
         printf "%s { global:%s%s }%s;\n", versions[i], names[versions[i]], i == 1 ? " local: *;" : "", i == 1 ? "" : " " versions[i - 1]
 }' "$here/interface.txt" > "$draft.map"
 # As AMD's: it finds its own functions in itself, whatever is preloaded.
-"${CC:-cc}" -shared -o "$draft" -Wl,-soname,libamdhip64.so.6 -Wl,--version-script="$draft.map" -Wl,-Bsymbolic \
+"${CC:-cc}" -shared -o "$draft" -Wl,-soname,"${3:-libamdhip64.so.6}" -Wl,--version-script="$draft.map" -Wl,-Bsymbolic \
     -Wl,--whole-archive "$1" -Wl,--no-whole-archive -ldl -lpthread -lm -lgcc_s
 mv "$draft" "$2"

@@ -227,8 +227,7 @@ fn a_runtime_that_is_told_of_us_needs_no_preload() {
 #[test]
 fn a_person_suspends_a_program_and_its_queues_stop() {
     let scene = Scene::new(Stage::with_service());
-    let actor =
-        Actor::enter(scene.run(&["--name", "service"], &["opened", "work", "100000", "6", "2000"]));
+    let actor = Actor::enter(scene.run(&["--name", "service"], &["opened", "work", "100000", "6", "2000"]));
     actor.line();
     let its_task = || scene.stage.status().tasks.into_iter().find(|task| task.name == "service");
     eventually("it is scheduled", || its_task().is_some());

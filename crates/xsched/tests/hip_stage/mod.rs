@@ -37,8 +37,7 @@ pub(crate) fn kit() -> &'static Kit {
         build.arg("--profile").arg(profile);
         must("building the stand-ins", build.current_dir(env!("CARGO_MANIFEST_DIR")));
 
-        // Of this process alone: others may be testing.
-        let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hip-{}", std::process::id()));
+        let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(env!("CARGO_CRATE_NAME"));
         let [runtime, other_runtime] = ["a", "b"].map(|copy| programs.join(copy));
         for directory in [&runtime, &other_runtime] {
             std::fs::create_dir_all(directory).unwrap();
@@ -46,20 +45,20 @@ pub(crate) fn kit() -> &'static Kit {
         let file = runtime.join("libamdhip64.so.6");
         let link = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../standins/hip/link.sh");
         must("linking the runtime", Command::new(link).arg(built.join("libhip_standin.a")).arg(&file));
-        std::fs::copy(&file, other_runtime.join("libamdhip64.so.6")).unwrap();
+        let draft = |to: &str| programs.join(format!("{to}.{}", std::process::id()));
+        std::fs::copy(&file, draft("copy")).unwrap();
+        std::fs::rename(draft("copy"), other_runtime.join("libamdhip64.so.6")).unwrap();
 
         let compile = |to: &str, more: &[&str], from: &[&str]| {
             let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-            compiler
-                .args(["-std=gnu11", "-O1", "-Wall", "-Werror"])
-                .args(more)
-                .arg("-o")
-                .arg(programs.join(to));
+            compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror"]).args(more).arg("-o").arg(draft(to));
             compiler.args(from.iter().map(|name| source(name)));
             if !more.contains(&"-DLOOK_UP") && from.contains(&"consumer.c") {
                 compiler.arg(&file);
             }
             must(to, compiler.args(["-ldl", "-lpthread"]));
+            // In one step: another process that tests may be using it.
+            std::fs::rename(draft(to), programs.join(to)).unwrap();
         };
         let library = ["-shared", "-fPIC"];
         let opening = |names: &[&str]| {
