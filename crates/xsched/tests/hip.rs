@@ -237,16 +237,12 @@ fn a_person_suspends_a_program_and_its_queues_stop() {
     let whom = Target::Pid(actor.program.id());
     assert_eq!(scene.stage.ask(&Request::Suspend(whom.clone())), Reply::Done);
     eventually("it is suspended", || its_task().is_some_and(|task| task.state == TaskState::Suspended));
-    eventually("its queues are inactive", || scene.driver_log().contains(" share 0 "));
-    let log = scene.driver_log();
-    let stopped = log.lines().filter(|line| line.contains(" share 0 ")).count();
-    let made = log.lines().filter(|line| line.contains("create")).count();
-    assert_eq!(stopped, made, "each queue is stopped once, all at a time: {log}");
+    let count = |what: &str| scene.driver_log().lines().filter(|line| line.contains(what)).count();
+    let made = count("create");
+    // Each queue once, all at a time.
+    eventually("its queues are inactive", || count(" share 0 ") == made);
     assert_eq!(scene.stage.ask(&Request::Resume(whom)), Reply::Done);
-    eventually("they are active again", || {
-        let log = scene.driver_log();
-        log.lines().filter(|line| line.contains("share 100")).count() >= made
-    });
+    eventually("they are active again", || count(" share 100 ") >= made);
     actor.lines.try_iter().for_each(drop);
     for _ in 0..3 {
         actor.line();

@@ -57,6 +57,10 @@ pub(crate) extern "C" fn copy(to: *mut c_void, from: *const c_void, size: usize,
     copy_on(to, from, size, kind, std::ptr::null_mut())
 }
 
+pub(crate) extern "C" fn copy_known(to: *mut c_void, from: *const c_void, size: usize) -> Code {
+    copy(to, from, size, 0)
+}
+
 pub(crate) extern "C" fn set_on(to: *mut c_void, value: c_int, size: usize, stream: Handle) -> Code {
     answer(stream::get(stream).and_then(|_| {
         if to.is_null() {

@@ -98,6 +98,8 @@ fn implementations() -> Vec<(&'static str, *const c_void)> {
         "hipMemcpy" => memory::copy,
         "hipMemcpyAsync" => memory::copy_on,
         "hipMemcpyWithStream" => memory::copy_on,
+        "hipMemcpyDtoH" => memory::copy_known,
+        "hipMemcpyHtoD" => memory::copy_known,
         "hipMemset" => memory::set,
         "hipMemsetAsync" => memory::set_on,
         "hipMemGetInfo" => memory::information,
