@@ -98,7 +98,7 @@ extern "C" fn leave() {
             local.with(Coordinator::release_all);
         }
         world.client.leave();
-        crate::hip::release_all();
+        crate::hip::leave();
     }
 }
 

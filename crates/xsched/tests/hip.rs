@@ -32,7 +32,7 @@ impl Actor {
         let output = BufReader::new(program.stdout.take().unwrap());
         let (sender, lines) = channel();
         std::thread::spawn(move || {
-            output.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)))
+            output.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
         });
         Self { program, lines }
     }
@@ -291,6 +291,31 @@ fn requests_take_as_long_beside_a_batch_as_alone() {
     assert!(10 * short <= 12 * alone, "{short} us instead of {alone} us");
     // Its window, one command more, and what the machine needs to tell one from the other.
     assert!(first <= alone + 4000 + 2000 + alone / 4, "{first} us instead of {alone} us");
+}
+
+#[test]
+fn a_threads_own_stream_is_seen_to_become_idle_and_holds_nobody() {
+    let scene = Scene::new(Stage::with_service());
+    let company = with_company(&scene);
+    let own = Actor::enter(scene.run(&IMPORTANT, &["opened", "own"]));
+    own.line();
+    let is_idle = || {
+        let tasks = scene.stage.status().tasks;
+        tasks.iter().any(|task| task.name == "high" && task.state == TaskState::Idle)
+    };
+    eventually("it is idle, though it never waited", is_idle);
+    company.lines.try_iter().for_each(drop);
+    company.line();
+}
+
+#[test]
+fn streams_come_and_go() {
+    let scene = Scene::new(Stage::with_service());
+    let _company = with_company(&scene);
+    for priority in ["high", "-50"] {
+        let said = said(scene.run(&["--priority", priority], &["opened", "churn", "100"]));
+        assert_eq!(said, "100 streams, last error 0\n", "{priority}");
+    }
 }
 
 #[test]

@@ -18,6 +18,8 @@ use crate::station::Leased;
 
 /// `hipEventDisableTiming`: the cheapest kind.
 const PLAIN_EVENT: u32 = 2;
+/// The most devices of one runtime.
+const DEVICES: usize = 64;
 /// How many events are made at a time.
 const EVENTS: usize = 16;
 
@@ -28,7 +30,7 @@ thread_local! {
     /// The last launch of this thread failed: its error is the program's to find.
     static FAILED: Cell<bool> = const { Cell::new(false) };
     /// Its address is this thread's own, plus the number of a device.
-    static ANCHOR: [u8; 64] = const { [0; 64] };
+    static ANCHOR: [u8; DEVICES] = const { [0; DEVICES] };
 }
 
 /// Calls the real function of a launch and remembers whether it failed.
@@ -83,7 +85,7 @@ impl Place {
         if unsafe { vendor::GET_DEVICE.of(copy)?(&raw mut device) } != vendor::SUCCESS {
             return None;
         }
-        let number = usize::try_from(device).ok().filter(|number| *number < 64)?;
+        let number = usize::try_from(device).ok().filter(|number| *number < DEVICES)?;
         let key = match which {
             Which::PerThread => anchor()? + number,
             // Inside the library: no stream has such an address.
@@ -128,6 +130,7 @@ pub(crate) struct HipStream {
 /// What was placed in a stream, and how far it has come.
 struct Marks {
     copy: usize,
+    number: c_int,
     state: Mutex<MarkState>,
     arrived: Condvar,
 }
@@ -137,6 +140,23 @@ struct MarkState {
     placed: VecDeque<(Marker, EventHandle)>,
     unused: Vec<EventHandle>,
     reached: Marker,
+}
+
+/// Events that no stream uses any more, by copy and device: making one takes time, and streams come and go.
+static SPARE: Mutex<Vec<(usize, c_int, EventHandle)>> = Mutex::new(Vec::new());
+
+fn spare() -> MutexGuard<'static, Vec<(usize, c_int, EventHandle)>> {
+    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Marks {
+    fn drop(&mut self) {
+        let (copy, number) = (self.copy, self.number);
+        let mut state = self.state();
+        let placed = std::mem::take(&mut state.placed).into_iter().map(|(_, event)| event);
+        let unused = std::mem::take(&mut state.unused);
+        spare().extend(placed.chain(unused).map(|event| (copy, number, event)));
+    }
 }
 
 impl Marks {
@@ -189,7 +209,8 @@ impl HipStream {
         let reason = || found.levels.as_ref().map(|_| kfd::COST).map_err(Clone::clone);
         let capabilities = capabilities.with_deactivate(reason()).with_interrupt(reason());
         let state = MarkState { unused: found.events, ..MarkState::default() };
-        let marks = Arc::new(Marks { copy, state: Mutex::new(state), arrived: Condvar::new() });
+        let marks =
+            Arc::new(Marks { copy, number: found.number, state: Mutex::new(state), arrived: Condvar::new() });
         let watched: std::sync::Weak<Marks> = Arc::downgrade(&marks);
         keeper::watch(watched);
         let own = matches!(which, Which::PerThread).then_some(key);
@@ -208,6 +229,12 @@ impl HipStream {
 
     fn failed(&self, what: &'static str, why: impl Into<String>) -> HalError {
         HalError::Driver { device: self.capabilities.device().to_owned(), what, why: why.into() }
+    }
+
+    /// Whether it is the default stream of a thread that is not the calling one.
+    fn is_anothers(&self) -> bool {
+        let mine = |own: usize| anchor().is_some_and(|anchor| (anchor..anchor + DEVICES).contains(&own));
+        self.own.is_some_and(|own| !mine(own))
     }
 
     /// An event to mark with.
@@ -240,8 +267,26 @@ fn find_out(copy: usize, Handle(stream): Handle, device: Option<c_int>) -> Optio
     Some(Found { number, device, events: make_events(copy, number)?, levels: kfd::Member::new(device) })
 }
 
+/// By a thread of ours: the legacy stream is that of the device that is current.
+fn record_on_legacy(copy: usize, number: c_int, event: EventHandle) -> Code {
+    let both = vendor::SET_DEVICE.of(copy).zip(vendor::EVENT_RECORD.of(copy));
+    both.map_or(vendor::NOT_INITIALIZED, |(set, record)| {
+        // SAFETY: any number may be asked for; the event is one of this device.
+        match unsafe { set(number) } {
+            // SAFETY: as above.
+            vendor::SUCCESS => unsafe { record(event.0, std::ptr::null_mut()) },
+            code => code,
+        }
+    })
+}
+
 /// By a thread of ours: an event belongs to the device that is current when it is made.
 fn make_events(copy: usize, number: c_int) -> Option<Vec<EventHandle>> {
+    let fits = |spare: &mut (usize, c_int, EventHandle)| (spare.0, spare.1) == (copy, number);
+    let left: Vec<_> = spare().extract_if(.., fits).take(EVENTS).map(|(_, _, event)| event).collect();
+    if !left.is_empty() {
+        return Some(left);
+    }
     let create = vendor::EVENT_CREATE.of(copy)?;
     // SAFETY: any number may be asked for.
     if unsafe { vendor::SET_DEVICE.of(copy)?(number) } != vendor::SUCCESS {
@@ -290,15 +335,20 @@ impl HwQueue for HipStream {
         if FAILED.try_with(|failed| failed.replace(false)).unwrap_or(true) {
             return Err(self.failed(WHAT, "the launch before it failed, and its error is the program's"));
         }
-        if self.own.is_some_and(|own| anchor().is_none_or(|anchor| !(anchor..anchor + 64).contains(&own))) {
-            return Err(self.failed(WHAT, "only its own thread can reach a thread's default stream"));
-        }
         let record = vendor::EVENT_RECORD.of(self.copy);
         let event = record.zip(self.event());
         let (record, event) = event.ok_or_else(|| self.failed(WHAT, "the runtime makes no events"))?;
+        // Without the lock on the marks: the thread that is asked here wants it too.
+        let recorded = if self.is_anothers() {
+            // Only its own thread can reach it. The legacy stream waits for it, as for all others of the device.
+            let (copy, number) = (self.copy, self.number);
+            keeper::ask(move || record_on_legacy(copy, number, event))
+        } else {
+            // SAFETY: the lease makes sure that the stream exists; the event is one of its device.
+            self.lease.with(|Handle(stream)| unsafe { record(event.0, stream) })
+        };
         let mut state = self.marks.state();
-        // SAFETY: the lease makes sure that the stream exists; the event is one of its device.
-        match self.lease.with(|Handle(stream)| unsafe { record(event.0, stream) }) {
+        match recorded {
             Some(vendor::SUCCESS) => {
                 state.placed.push_back((marker, event));
                 drop(state);

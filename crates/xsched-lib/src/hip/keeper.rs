@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -13,6 +13,12 @@ use xsched_ipc::threads::without_signals;
 
 /// How long to wait before asking the markers again.
 const POLL: Duration = Duration::from_micros(50);
+
+/// How often the end is put off for a call under way: a tenth of a second in all.
+const PATIENCE: usize = 2000;
+
+/// No answer takes longer: not even that of a runtime that begins.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// Something to be asked again and again.
 pub(super) trait Watched: Send + Sync {
@@ -24,6 +30,10 @@ type Job = Box<dyn FnOnce() + Send>;
 
 struct Keeper {
     pid: u32,
+    /// The program ends: no call is made any more.
+    over: AtomicBool,
+    /// Held during calls.
+    calling: Mutex<()>,
     state: Mutex<State>,
     bell: Condvar,
 }
@@ -48,6 +58,8 @@ fn keeper() -> Option<&'static Keeper> {
     }
     let new: &'static Keeper = Box::leak(Box::new(Keeper {
         pid: std::process::id(),
+        over: AtomicBool::new(false),
+        calling: Mutex::new(()),
         state: Mutex::default(),
         bell: Condvar::new(),
     }));
@@ -80,27 +92,53 @@ fn keep(keeper: &'static Keeper) {
         state.watched.retain(|watched| watched.strong_count() > 0);
         let watched: Vec<_> = state.watched.iter().filter_map(Weak::upgrade).collect();
         drop(state);
+        let calling = keeper.calling.lock().unwrap_or_else(PoisonError::into_inner);
+        if keeper.over.load(Ordering::Acquire) {
+            return;
+        }
         for job in jobs {
             // A job that panics answers nobody.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
         }
         pending = watched.iter().filter(|watched| watched.look()).count() > 0;
         drop(watched);
+        drop(calling);
         if pending {
             std::thread::sleep(POLL);
         }
     }
 }
 
+/// The program ends: waits, though not for ever, until no call of ours is under way, and has none made any more.
+pub(super) fn end() {
+    let known = KEEPER.load(Ordering::Acquire);
+    // SAFETY: null, or one that was leaked.
+    let Some(keeper) = (unsafe { known.as_ref() }).filter(|keeper| keeper.pid == std::process::id()) else {
+        return;
+    };
+    keeper.over.store(true, Ordering::Release);
+    for _ in 0..PATIENCE {
+        if keeper.calling.try_lock().is_ok() {
+            break;
+        }
+        std::thread::sleep(POLL);
+    }
+    // Who waits for an answer gets none.
+    lock(keeper).jobs.clear();
+}
+
 /// Has something done by the thread, and waits for its answer. None if it cannot be had.
 pub(super) fn ask<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Option<R> {
     let keeper = keeper()?;
+    if keeper.over.load(Ordering::Acquire) {
+        return None;
+    }
     let (sender, receiver) = sync_channel(1);
     lock(keeper).jobs.push_back(Box::new(move || {
         let _ = sender.send(work());
     }));
     keeper.bell.notify_one();
-    receiver.recv().ok()
+    receiver.recv_timeout(LONGEST).ok()
 }
 
 /// Has something looked at while it exists.

@@ -337,7 +337,7 @@ fn only_gpu() -> Option<u32> {
 }
 
 /// The program ends: what its exit handlers wait for must be able to come.
-pub(crate) fn release_all() {
+pub(super) fn release_all() {
     for group in groups().iter_mut() {
         group.to_stop = 0;
         group.priority = None;

@@ -29,7 +29,7 @@ use xsched_ipc::report::{Severity, report};
 use crate::world::{World, world};
 use copies::Hook;
 use hardware::{CAPTURES, HipStream, Place, Which};
-pub(crate) use kfd::{release_all, watch_ioctl};
+pub(crate) use kfd::watch_ioctl;
 use vendor::{Code, Dim3, Event, FunctionLaunchParams, LaunchConfig, LaunchParams, Stream};
 
 /// What is meant by no stream at all.
@@ -138,6 +138,12 @@ fn hook(name: &CStr) -> Option<&'static Hook> {
     let bytes = name.to_bytes();
     let ours = bytes.starts_with(b"hip") || bytes.starts_with(b"_Z24hip");
     ours.then(|| HOOKS.iter().copied().find(|hook| hook.name == name)).flatten()
+}
+
+/// The program ends: its queues run, and no thread of ours calls the runtime any more.
+pub(crate) fn leave() {
+    kfd::release_all();
+    keeper::end();
 }
 
 /// For the loader's look-up function: what to answer in place of `found`; none for names that are not ours.

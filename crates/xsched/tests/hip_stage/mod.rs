@@ -30,12 +30,12 @@ pub(crate) fn kit() -> &'static Kit {
     static KIT: OnceLock<Kit> = OnceLock::new();
     KIT.get_or_init(|| {
         let built = Path::new(env!("CARGO_BIN_EXE_xsched")).parent().expect("a program lies in a directory");
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", "hip-standin", "-p", "kfd-standin", "--target-dir"]);
-        build.arg(built.parent().expect("a profile's directory lies in the target directory"));
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", "hip-standin", "-p", "kfd-standin", "--target-dir"]);
+        cargo.arg(built.parent().expect("a profile's directory lies in the target directory"));
         let profile = built.file_name().filter(|name| *name != "debug").unwrap_or("dev".as_ref());
-        build.arg("--profile").arg(profile);
-        must("building the stand-ins", build.current_dir(env!("CARGO_MANIFEST_DIR")));
+        cargo.arg("--profile").arg(profile);
+        must("building the stand-ins", cargo.current_dir(env!("CARGO_MANIFEST_DIR")));
 
         let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(env!("CARGO_CRATE_NAME"));
         let [runtime, other_runtime] = ["a", "b"].map(|copy| programs.join(copy));

@@ -6,6 +6,8 @@
  *   requests COUNT COMMANDS LENGTH_US PERIOD_MS    says for each request how many microseconds it took, then waits for input
  *   cost BATCHES                                   nanoseconds for one launch of an empty kernel, the best of so many batches
  *   errors                                         what the last error is after this and that
+ *   own                                            launches on the thread's own stream, and waits for input, not for the device
+ *   churn STREAMS                                  makes streams, uses them and destroys them, one after the other
  *   tensors                                        random numbers, a product and a stream of one's own, as PyTorch has them
  */
 #include <stdio.h>
@@ -233,6 +235,27 @@ static int tensors(void) {
     return 0;
 }
 
+static int own(void) {
+    uint64_t ns = 1000000;
+    void *args[] = {&ns};
+    for (int n = 0; n < 5; n++) must(hipLaunchKernel_spt(&spin, one, one, args, 0, NULL), "launch");
+    printf("launched\n");
+    getchar();
+    return 0;
+}
+
+static int churn(long count) {
+    for (long n = 0; n < count; n++) {
+        hipStream_t stream;
+        must(hipStreamCreate(&stream), "create");
+        for (int m = 0; m < 3; m++) launch_spin(1000, stream);
+        if (n % 2 == 0) must(hipStreamSynchronize(stream), "synchronize");
+        must(hipStreamDestroy(stream), "destroy");
+    }
+    printf("%ld streams, last error %d\n", count, hipGetLastError());
+    return 0;
+}
+
 int run(int argc, char **argv) {
     static const struct { void *address; const char *name; } KERNELS[] = {
         {&spin, "spin"}, {&increment, "increment"}, {&fill, "fill"}, {&add, "add"}, {&nothing, "nothing"},
@@ -249,6 +272,8 @@ int run(int argc, char **argv) {
     if (strcmp(argv[1], "requests") == 0) return requests(number[0], number[1], number[2], number[3]);
     if (strcmp(argv[1], "cost") == 0) return cost(number[0]);
     if (strcmp(argv[1], "errors") == 0) return errors();
+    if (strcmp(argv[1], "own") == 0) return own();
+    if (strcmp(argv[1], "churn") == 0) return churn(number[0]);
     if (strcmp(argv[1], "tensors") == 0) return tensors();
     return 64;
 }
