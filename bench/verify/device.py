@@ -21,7 +21,7 @@ extern "C" __global__ void nothing() {}
 """
 
 PTX = b""".version 7.0
-.target sm_70
+.target sm_75
 .address_size 64
 .visible .entry spin(.param .u64 ticks) {
     .reg .pred %p; .reg .u64 %begin, %now, %ticks;

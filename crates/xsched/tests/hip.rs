@@ -294,6 +294,53 @@ fn requests_take_as_long_beside_a_batch_as_alone() {
 }
 
 #[test]
+fn where_the_driver_cannot_be_asked_queues_stop_at_stall_points() {
+    // Up to 32 kernels of 1 ms in flight, with a marker, and so a stall point, behind each.
+    let requests = |cp_wait: &str| {
+        let scene = Scene::new(Stage::with_service())
+            .with("KFD_STANDIN_REFUSE", "second")
+            .with("GPU_STREAMOPS_CP_WAIT", cp_wait)
+            .with("XSCHED_AUTO_XQUEUE_THRESHOLD", "32")
+            .with("XSCHED_AUTO_XQUEUE_BATCH_SIZE", "1");
+        let batch = Actor::enter(scene.run(&UNIMPORTANT, &["linked", "work", "100000", "120", "1000"]));
+        let high = Actor::enter(scene.run(&IMPORTANT, &["opened", "requests", "15", "16", "1000", "60"]));
+        let mut all: Vec<u64> = (0..15).map(|_| high.line().parse().unwrap()).collect();
+        all.sort_unstable();
+        let level = scene.stage.status().queues.iter().map(|queue| queue.level).max();
+        drop(high);
+        batch.lines.try_iter().for_each(drop);
+        batch.line();
+        (level, all[all.len() / 2])
+    };
+    let (first, second) = (requests("0"), requests("1"));
+    println!("level 1: {} us, level 2: {} us", first.1, second.1);
+    assert_eq!((first.0, second.0), (Some(1), Some(2)));
+    // A request takes 16 ms alone; what comes on top is what counts.
+    let on_top = |us: u64| us.saturating_sub(16_000);
+    assert!(
+        2 * on_top(second.1) < on_top(first.1),
+        "{} us at stall points, {} us without",
+        second.1,
+        first.1
+    );
+}
+
+#[test]
+fn whoever_is_stopped_when_the_service_dies_runs_on() {
+    let mut scene = Scene::new(Stage::with_service());
+    let low = with_company(&scene);
+    // Busy for twenty seconds without a gap.
+    let high = Actor::enter(scene.run(&IMPORTANT, &["opened", "work", "1", "1000", "20000"]));
+    eventually("its queues are inactive", || scene.driver_log().contains(" share 0 "));
+    scene.stage.kill_service();
+    low.lines.try_iter().for_each(drop);
+    for _ in 0..3 {
+        low.line();
+    }
+    drop(high);
+}
+
+#[test]
 fn a_threads_own_stream_is_seen_to_become_idle_and_holds_nobody() {
     let scene = Scene::new(Stage::with_service());
     let company = with_company(&scene);

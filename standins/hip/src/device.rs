@@ -29,6 +29,9 @@ pub(crate) struct HwQueue {
     ring: Ring,
     sim: SimQueue,
     last: Mutex<Marker>,
+    /// Reports the numbers of stall points that are passed, and the last of them.
+    passed: SimQueue,
+    stalls: Mutex<Marker>,
 }
 
 /// As the stand-in for the driver has it.
@@ -67,6 +70,20 @@ impl HwQueue {
         Ok(())
     }
 
+    /// Stalls the queue here. Answers with a marker that is reported when it has come here, and the number of the stall.
+    pub(crate) fn stall(&self) -> Result<(Marker, Marker), Code> {
+        let mut last = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.mark()?;
+        self.sim.wait_for(&self.passed, *last + 1).map_err(|_| UNKNOWN)?;
+        *last += 1;
+        Ok((before, *last))
+    }
+
+    /// Lets the queue pass a stall. In their order.
+    pub(crate) fn pass(&self, stall: Marker) {
+        let _ = self.passed.mark(stall);
+    }
+
     pub(crate) fn wait_for(&self, other: &Self, marker: Marker) -> Result<(), Code> {
         self.sim.wait_for(&other.sim, marker).map_err(|_| UNKNOWN)
     }
@@ -79,9 +96,10 @@ impl Device {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let (made, turn) = &mut queues[which];
         if made.len() < QUEUES {
-            let sim = self.sim.queue().map_err(|_| UNKNOWN)?;
+            let (sim, passed) =
+                (self.sim.queue().map_err(|_| UNKNOWN)?, self.sim.queue().map_err(|_| UNKNOWN)?);
             let ring = Ring { magic: u64::from_le_bytes(*b"kfd-ring"), control };
-            let queue = Arc::new(HwQueue { ring, sim, last: Mutex::new(0) });
+            let queue = Arc::new(HwQueue { ring, sim, last: Mutex::new(0), passed, stalls: Mutex::new(0) });
             // Known to the driver until the process ends.
             std::mem::forget(Arc::clone(&queue));
             driver::create_queue(&raw const queue.ring as u64, self.number);

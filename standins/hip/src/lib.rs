@@ -23,6 +23,7 @@ mod error;
 mod event;
 mod kernel;
 mod memory;
+mod stall;
 mod stream;
 mod table;
 

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 use crate::error::{Code, NOT_FOUND, NOT_SUPPORTED, answer};
-use crate::{capture, device, error, event, kernel, memory, stream};
+use crate::{capture, device, error, event, kernel, memory, stall, stream};
 
 include!(concat!(env!("OUT_DIR"), "/names.rs"));
 
@@ -69,6 +69,7 @@ fn implementations() -> Vec<(&'static str, *const c_void)> {
         "hipStreamGetPriority" => stream::get_priority,
         "hipStreamGetFlags" => stream::get_flags,
         "hipStreamWaitEvent" => stream::wait_event,
+        "hipStreamWaitValue64" => stall::wait_value,
         "hipStreamBeginCapture" => capture::begin,
         "hipStreamEndCapture" => capture::end,
         "hipStreamIsCapturing" => capture::is_capturing,

@@ -1,43 +1,29 @@
 //! A stream, through the runtime's functions. Markers are events; a thread of ours asks them.
 
-use std::cell::Cell;
-use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use xsched_core::LevelCost;
 use xsched_core::{
     Capabilities, DeviceId, DeviceKind, HalError, HwQueue, Level, LevelRequest, Marker, Order, Progress,
 };
 use xsched_interpose::Lease;
+use xsched_ipc::report::{Severity, report};
 
-use super::vendor::{self, Code, Event, Stream};
+use super::group::Member;
+use super::marks::{self, EventHandle, Marks};
+use super::stall::{self, Word};
+use super::vendor::{self, Code, Stream};
 use super::{copies, keeper, kfd};
 use crate::station::Leased;
 
-/// `hipEventDisableTiming`: the cheapest kind.
-const PLAIN_EVENT: u32 = 2;
 /// The most devices of one runtime.
 const DEVICES: usize = 64;
-/// How many events are made at a time.
-const EVENTS: usize = 16;
-
-/// Streams being captured, in the whole program. While there are any, nothing of ours is put into a stream.
-pub(super) static CAPTURES: AtomicUsize = AtomicUsize::new(0);
-
 thread_local! {
-    /// The last launch of this thread failed: its error is the program's to find.
-    static FAILED: Cell<bool> = const { Cell::new(false) };
     /// Its address is this thread's own, plus the number of a device.
     static ANCHOR: [u8; DEVICES] = const { [0; DEVICES] };
-}
-
-/// Calls the real function of a launch and remembers whether it failed.
-pub(super) fn noting_failure(real: &mut dyn FnMut() -> Code) -> Code {
-    let code = real();
-    let _ = FAILED.try_with(|failed| failed.set(code != vendor::SUCCESS));
-    code
 }
 
 /// Which stream a call means.
@@ -108,12 +94,6 @@ unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
-#[derive(Clone, Copy)]
-struct EventHandle(Event);
-
-// SAFETY: as for `Handle`.
-unsafe impl Send for EventHandle {}
-
 /// See the head of this file.
 pub(crate) struct HipStream {
     copy: usize,
@@ -124,71 +104,8 @@ pub(crate) struct HipStream {
     device: DeviceId,
     capabilities: Capabilities,
     marks: Arc<Marks>,
-    queues: Option<kfd::Member>,
-}
-
-/// What was placed in a stream, and how far it has come.
-struct Marks {
-    copy: usize,
-    number: c_int,
-    state: Mutex<MarkState>,
-    arrived: Condvar,
-}
-
-#[derive(Default)]
-struct MarkState {
-    placed: VecDeque<(Marker, EventHandle)>,
-    unused: Vec<EventHandle>,
-    reached: Marker,
-}
-
-/// Events that no stream uses any more, by copy and device: making one takes time, and streams come and go.
-static SPARE: Mutex<Vec<(usize, c_int, EventHandle)>> = Mutex::new(Vec::new());
-
-fn spare() -> MutexGuard<'static, Vec<(usize, c_int, EventHandle)>> {
-    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Drop for Marks {
-    fn drop(&mut self) {
-        let (copy, number) = (self.copy, self.number);
-        let mut state = self.state();
-        let placed = std::mem::take(&mut state.placed).into_iter().map(|(_, event)| event);
-        let unused = std::mem::take(&mut state.unused);
-        spare().extend(placed.chain(unused).map(|event| (copy, number, event)));
-    }
-}
-
-impl Marks {
-    fn state(&self) -> MutexGuard<'_, MarkState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl keeper::Watched for Marks {
-    fn look(&self) -> bool {
-        let Some(query) = vendor::EVENT_QUERY.of(self.copy) else { return false };
-        // During a capture events are not asked: it could break the capture.
-        if CAPTURES.load(Ordering::SeqCst) != 0 {
-            return !self.state().placed.is_empty();
-        }
-        let Some(mut front) = self.state().placed.front().copied() else { return false };
-        // Without the lock: a launch that places a marker must not wait for the runtime here.
-        // SAFETY: an event that we made and never destroy.
-        while unsafe { query(front.1.0) } != vendor::NOT_READY {
-            let mut state = self.state();
-            if let Some((marker, event)) = state.placed.pop_front() {
-                state.unused.push(event);
-                state.reached = state.reached.max(marker);
-            }
-            self.arrived.notify_all();
-            match state.placed.front().copied() {
-                Some(next) => front = next,
-                None => return false,
-            }
-        }
-        true
-    }
+    queues: Option<Member>,
+    stall: Option<&'static Word>,
 }
 
 /// What a thread of ours finds out about a stream before it is adopted.
@@ -196,7 +113,41 @@ struct Found {
     number: c_int,
     device: DeviceId,
     events: Vec<EventHandle>,
-    levels: Result<kfd::Member, String>,
+    levels: Levels,
+}
+
+/// How deep a stream can be stopped, and by what.
+struct Levels {
+    deactivate: Result<LevelCost, String>,
+    interrupt: Result<LevelCost, String>,
+    queues: Option<Member>,
+    stall: Option<&'static Word>,
+}
+
+impl Levels {
+    /// By a thread of ours, on which the device is current.
+    fn find(copy: usize, number: c_int, device: DeviceId) -> Self {
+        static TOLD: AtomicBool = AtomicBool::new(false);
+        let no_driver = match Member::by_driver(device) {
+            Ok(member) => {
+                let cost = Ok(kfd::COST);
+                return Self { deactivate: cost.clone(), interrupt: cost, queues: Some(member), stall: None };
+            }
+            Err(why) => why,
+        };
+        let stalls = stall::word(copy, number).and_then(|word| Ok((word, Member::by_stalls(device, word)?)));
+        if !TOLD.swap(true, Ordering::Relaxed) {
+            let level = if stalls.is_ok() { 2 } else { 1 };
+            report(Severity::Warning, format_args!("HIP is scheduled at level {level}: {no_driver}"));
+        }
+        match stalls {
+            Ok((word, member)) => {
+                let (queues, stall) = (Some(member), Some(word));
+                Self { deactivate: Ok(stall::COST), interrupt: Err(no_driver), queues, stall }
+            }
+            Err(why) => Self { deactivate: Err(why), interrupt: Err(no_driver), queues: None, stall: None },
+        }
+    }
 }
 
 impl HipStream {
@@ -205,16 +156,13 @@ impl HipStream {
         let Place { copy, which, device, key } = place;
         let handle = Handle(which.handle());
         let found = keeper::ask(move || find_out(copy, handle, device)).flatten()?;
+        let Levels { deactivate, interrupt, queues, stall } = found.levels;
         let capabilities = Capabilities::block_only(format!("device {}", found.device), "");
-        let reason = || found.levels.as_ref().map(|_| kfd::COST).map_err(Clone::clone);
-        let capabilities = capabilities.with_deactivate(reason()).with_interrupt(reason());
-        let state = MarkState { unused: found.events, ..MarkState::default() };
-        let marks =
-            Arc::new(Marks { copy, number: found.number, state: Mutex::new(state), arrived: Condvar::new() });
+        let capabilities = capabilities.with_deactivate(deactivate).with_interrupt(interrupt);
+        let marks = Arc::new(Marks::new(copy, found.number, found.events));
         let watched: std::sync::Weak<Marks> = Arc::downgrade(&marks);
         keeper::watch(watched);
         let own = matches!(which, Which::PerThread).then_some(key);
-        let queues = found.levels.ok();
         Some(Self {
             copy,
             lease: Lease::new(handle),
@@ -224,6 +172,7 @@ impl HipStream {
             capabilities,
             marks,
             queues,
+            stall,
         })
     }
 
@@ -235,18 +184,6 @@ impl HipStream {
     fn is_anothers(&self) -> bool {
         let mine = |own: usize| anchor().is_some_and(|anchor| (anchor..anchor + DEVICES).contains(&own));
         self.own.is_some_and(|own| !mine(own))
-    }
-
-    /// An event to mark with.
-    fn event(&self) -> Option<EventHandle> {
-        if let Some(event) = self.marks.state().unused.pop() {
-            return Some(event);
-        }
-        let (copy, number) = (self.copy, self.number);
-        let mut events = keeper::ask(move || make_events(copy, number))??;
-        let event = events.pop();
-        self.marks.state().unused.append(&mut events);
-        event
     }
 }
 
@@ -264,7 +201,10 @@ fn find_out(copy: usize, Handle(stream): Handle, device: Option<c_int>) -> Optio
     let code = unsafe { vendor::PCI_BUS_ID.of(copy)?(name.as_mut_ptr().cast::<c_char>(), 31, number) };
     let device = (code == vendor::SUCCESS).then(|| pci_address(&name))??;
     let device = DeviceId::new(DeviceKind::Gpu, device);
-    Some(Found { number, device, events: make_events(copy, number)?, levels: kfd::Member::new(device) })
+    let events = marks::make_events(copy, number)?;
+    // SAFETY: any number may be asked for.
+    let current = unsafe { vendor::SET_DEVICE.of(copy)?(number) } == vendor::SUCCESS;
+    current.then(|| Found { number, device, events, levels: Levels::find(copy, number, device) })
 }
 
 /// By a thread of ours: the legacy stream is that of the device that is current.
@@ -278,26 +218,6 @@ fn record_on_legacy(copy: usize, number: c_int, event: EventHandle) -> Code {
             code => code,
         }
     })
-}
-
-/// By a thread of ours: an event belongs to the device that is current when it is made.
-fn make_events(copy: usize, number: c_int) -> Option<Vec<EventHandle>> {
-    let fits = |spare: &mut (usize, c_int, EventHandle)| (spare.0, spare.1) == (copy, number);
-    let left: Vec<_> = spare().extract_if(.., fits).take(EVENTS).map(|(_, _, event)| event).collect();
-    if !left.is_empty() {
-        return Some(left);
-    }
-    let create = vendor::EVENT_CREATE.of(copy)?;
-    // SAFETY: any number may be asked for.
-    if unsafe { vendor::SET_DEVICE.of(copy)?(number) } != vendor::SUCCESS {
-        return None;
-    }
-    let make = |_| {
-        let mut event = std::ptr::null_mut();
-        // SAFETY: the place has room for a handle.
-        (unsafe { create(&raw mut event, PLAIN_EVENT) } == vendor::SUCCESS).then_some(EventHandle(event))
-    };
-    (0..EVENTS).map(make).collect()
 }
 
 /// `0000:c1:00.0` as a number: domain, bus, device and function.
@@ -329,61 +249,40 @@ impl HwQueue for HipStream {
 
     fn mark(&self, marker: Marker) -> Result<(), HalError> {
         const WHAT: &str = "placing a marker";
-        if CAPTURES.load(Ordering::SeqCst) != 0 {
-            return Err(self.failed(WHAT, "a stream is being captured"));
-        }
-        if FAILED.try_with(|failed| failed.replace(false)).unwrap_or(true) {
-            return Err(self.failed(WHAT, "the launch before it failed, and its error is the program's"));
-        }
+        marks::may_be_placed().map_err(|why| self.failed(WHAT, why))?;
         let record = vendor::EVENT_RECORD.of(self.copy);
-        let event = record.zip(self.event());
+        let event = record.zip(self.marks.event());
         let (record, event) = event.ok_or_else(|| self.failed(WHAT, "the runtime makes no events"))?;
-        // Without the lock on the marks: the thread that is asked here wants it too.
         let recorded = if self.is_anothers() {
             // Only its own thread can reach it. The legacy stream waits for it, as for all others of the device.
             let (copy, number) = (self.copy, self.number);
             keeper::ask(move || record_on_legacy(copy, number, event))
         } else {
-            // SAFETY: the lease makes sure that the stream exists; the event is one of its device.
-            self.lease.with(|Handle(stream)| unsafe { record(event.0, stream) })
+            self.lease.with(|Handle(stream)| {
+                // SAFETY: the lease makes sure that the stream exists; the event is one of its device.
+                let code = unsafe { record(event.0, stream) };
+                if let (vendor::SUCCESS, Some(word)) = (code, self.stall) {
+                    word.place(self.copy, stream);
+                }
+                code
+            })
         };
-        let mut state = self.marks.state();
-        match recorded {
-            Some(vendor::SUCCESS) => {
-                state.placed.push_back((marker, event));
-                drop(state);
-                keeper::wake();
-                Ok(())
-            }
-            code => {
-                state.unused.push(event);
-                let why = code.map_or("the stream was destroyed".to_owned(), |code| format!("error {code}"));
-                Err(self.failed(WHAT, why))
-            }
+        if recorded == Some(vendor::SUCCESS) {
+            self.marks.placed(marker, event);
+            return Ok(());
         }
+        self.marks.give_back(event);
+        let why = recorded.map_or("the stream was destroyed".to_owned(), |code| format!("error {code}"));
+        Err(self.failed(WHAT, why))
     }
 
     fn progress(&self) -> Progress {
-        Progress { marker: self.marks.state().reached, at: None }
+        Progress { marker: self.marks.reached(), at: None }
     }
 
     fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError> {
-        let deadline = Instant::now() + timeout;
-        let mut state = self.marks.state();
-        loop {
-            if state.reached >= marker {
-                return Ok(true);
-            }
-            if CAPTURES.load(Ordering::SeqCst) != 0 {
-                return Err(self.failed("waiting for a marker", "a stream is being captured"));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            let woken = self.marks.arrived.wait_timeout(state, left);
-            state = woken.unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let known = self.marks.wait(marker, timeout);
+        known.ok_or_else(|| self.failed("waiting for a marker", "a stream is being captured"))
     }
 
     fn synchronize(&self) -> Result<(), HalError> {

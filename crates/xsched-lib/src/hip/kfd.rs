@@ -1,17 +1,15 @@
-//! Level 3: the queues of this process, made inactive in the kernel's compute driver. It takes them off the hardware and
+//! Levels 2 and 3: the queues of this process, made inactive in the kernel's compute driver. It takes them off the hardware and
 //! saves the waves that run; made active again, they go on where they were. A process may do so with its own queues.
 //!
-//! Their numbers are learnt by watching the process's own calls. Streams share queues, and which stream uses which is the
-//! runtime's secret: so a device's queues are stopped together, once every stream there is to stop.
+//! Their numbers are learnt by watching the process's own calls.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd as _;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use xsched_core::{DeviceId, LevelCost, Nanos, Order};
-use xsched_ipc::report::{Severity, report};
+use xsched_core::{DeviceId, LevelCost, Nanos};
 
 /// What stopping and going on is expected to take; nobody has told us better.
 pub(super) const COST: LevelCost =
@@ -35,9 +33,9 @@ const COMPUTE: [u32; 2] = [0, 2];
 const ACTIVE: u32 = 100;
 const SHARE_BITS: u32 = 0xff;
 
-/// The most and the least important queue, and what queues are made with.
-const FIRST: u32 = 15;
-const LAST: u32 = 0;
+/// The most and the least important queue.
+pub(super) const FIRST: u32 = 15;
+pub(super) const LAST: u32 = 0;
 
 const MOST: usize = 256;
 const FREE: u8 = 0;
@@ -101,7 +99,7 @@ pub(crate) unsafe fn watch_ioctl(_fd: c_int, request: c_ulong, argument: *mut c_
         }
     }
     // Any other device may have calls of the same letter: only these are certain.
-    if matches!(request & 0xff, 1..=8) || SEEN.load(Ordering::Relaxed) {
+    if matches!(request & 0xff, 1..=8) && size >= 8 {
         SEEN.store(true, Ordering::Release);
     }
 }
@@ -125,137 +123,21 @@ fn known() -> impl Iterator<Item = &'static Queue> {
     QUEUES.iter().filter(|queue| queue.state.load(Ordering::Acquire) == KNOWN)
 }
 
-/// The streams of this process on one device, and what its queues were told last.
-struct Group {
-    device: DeviceId,
-    gpu: Option<u32>,
-    streams: usize,
-    to_stop: usize,
-    stopped: bool,
-    /// None: as the program made them.
-    priority: Option<u32>,
-}
-
-static GROUPS: Mutex<Vec<Group>> = Mutex::new(Vec::new());
-
-fn groups() -> MutexGuard<'static, Vec<Group>> {
-    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// One stream's part in its device's queues.
-pub(super) struct Member {
-    device: DeviceId,
-    state: Mutex<Wish>,
-}
-
-/// What one stream wants.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    Run,
-    Stop,
-    /// It is no more.
-    Gone,
-}
-
-impl Member {
-    /// Joins the streams of a device, or says why its queues cannot be stopped. Not for a program's thread: it opens files.
-    pub(super) fn new(device: DeviceId) -> Result<Self, String> {
-        driver().as_ref().map_err(Clone::clone)?;
-        let gpu = gpu_at(device);
-        let mut groups = groups();
-        match groups.iter_mut().find(|group| group.device == device) {
-            Some(group) => {
-                group.streams += 1;
-                // A stream that is new has not been told to stop.
-                group.settle()?;
-            }
-            None => {
-                groups.push(Group { device, gpu, streams: 1, to_stop: 0, stopped: false, priority: None });
-            }
-        }
-        Ok(Self { device, state: Mutex::new(Wish::Run) })
-    }
-
-    /// Stops the queues if no stream wants them any more; lets them go if one does.
-    pub(super) fn set_stopped(&self, stop: bool) -> Result<(), String> {
-        self.wish(if stop { Wish::Stop } else { Wish::Run })
-    }
-
-    /// The stream is no more.
-    pub(super) fn leave(&self) {
-        // A device that is gone has nothing to be told.
-        let _ = self.wish(Wish::Gone);
-    }
-
-    fn wish(&self, wish: Wish) -> Result<(), String> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if *state == wish || *state == Wish::Gone {
-            return Ok(());
-        }
-        let mut groups = groups();
-        let Some(group) = groups.iter_mut().find(|group| group.device == self.device) else { return Ok(()) };
-        group.to_stop -= usize::from(*state == Wish::Stop);
-        group.to_stop += usize::from(wish == Wish::Stop);
-        group.streams -= usize::from(wish == Wish::Gone);
-        *state = wish;
-        group.settle()
-    }
-
-    /// Tells the hardware how important the queues are.
-    pub(super) fn follow(&self, order: Order) {
-        let wanted = match order {
-            Order::Free => None,
-            Order::Watched => Some(FIRST),
-            Order::Paced | Order::Hold => Some(LAST),
-        };
-        let mut groups = groups();
-        let Some(group) = groups.iter_mut().find(|group| group.device == self.device) else { return };
-        if group.priority != wanted {
-            group.priority = wanted;
-            // Importance is a help, not a promise.
-            let _ = group.tell();
+/// Tells all queues of a GPU to stop or to go on, and how important they are. One call for each, all at once: the driver
+/// has no call for several.
+pub(super) fn tell(gpu: Option<u32>, stopped: bool, priority: Option<u32>) -> Result<(), String> {
+    let driver = driver().as_ref().map_err(Clone::clone)?;
+    let gpu = gpu.or_else(only_gpu);
+    let (mut told, mut refused) = (0, None);
+    for queue in known().filter(|queue| gpu == Some(queue.gpu.load(Ordering::Relaxed))) {
+        match update(driver, queue, stopped, priority) {
+            Ok(()) => told += 1,
+            Err(why) => refused = Some(why),
         }
     }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        self.leave();
-    }
-}
-
-impl Group {
-    /// Makes the queues what the streams want.
-    fn settle(&mut self) -> Result<(), String> {
-        let stop = self.streams > 0 && self.to_stop == self.streams;
-        if stop == self.stopped {
-            return Ok(());
-        }
-        self.stopped = stop;
-        let told = self.tell();
-        if told.is_err() {
-            self.stopped = !stop;
-        }
-        told
-    }
-
-    /// One call for each queue, all at once: the driver has no call for several.
-    fn tell(&self) -> Result<(), String> {
-        let driver = driver().as_ref().map_err(Clone::clone)?;
-        let mut refused = None;
-        let gpu = self.gpu.or_else(only_gpu);
-        let mine = known().filter(|queue| gpu == Some(queue.gpu.load(Ordering::Relaxed)));
-        let mut told = 0;
-        for queue in mine {
-            match update(driver, queue, self.stopped, self.priority) {
-                Ok(()) => told += 1,
-                Err(why) => refused = Some(why),
-            }
-        }
-        match refused {
-            Some(why) if told == 0 => Err(format!("the driver refused: {why}")),
-            _ => Ok(()),
-        }
+    match refused {
+        Some(why) if told == 0 => Err(format!("the driver refused: {why}")),
+        _ => Ok(()),
     }
 }
 
@@ -288,15 +170,9 @@ fn update(driver: &File, queue: &Queue, stopped: bool, priority: Option<u32>) ->
 }
 
 /// A descriptor of our own, or why there is none. The driver knows the process by its memory, not by the descriptor.
-fn driver() -> &'static Result<File, String> {
+pub(super) fn driver() -> &'static Result<File, String> {
     static DRIVER: OnceLock<Result<File, String>> = OnceLock::new();
-    DRIVER.get_or_init(|| {
-        let opened = open();
-        if let Err(why) = &opened {
-            report(Severity::Warning, format_args!("HIP is scheduled at level 1: {why}"));
-        }
-        opened
-    })
+    DRIVER.get_or_init(open)
 }
 
 fn open() -> Result<File, String> {
@@ -313,7 +189,7 @@ fn open() -> Result<File, String> {
 }
 
 /// What the driver calls the GPU at this address; none if its topology does not tell.
-fn gpu_at(device: DeviceId) -> Option<u32> {
+pub(super) fn gpu_at(device: DeviceId) -> Option<u32> {
     (0..128).find_map(|node| {
         let file = |name: &str| {
             std::fs::read_to_string(format!("/sys/class/kfd/kfd/topology/nodes/{node}/{name}")).ok()
@@ -334,13 +210,4 @@ fn only_gpu() -> Option<u32> {
     let mut gpus = known().map(|queue| queue.gpu.load(Ordering::Relaxed));
     let first = gpus.next()?;
     gpus.all(|gpu| gpu == first).then_some(first)
-}
-
-/// The program ends: what its exit handlers wait for must be able to come.
-pub(super) fn release_all() {
-    for group in groups().iter_mut() {
-        group.to_stop = 0;
-        group.priority = None;
-        let _ = group.settle();
-    }
 }

@@ -7,12 +7,16 @@
 //!
 //! * [`stubs`]: how hooks are written. [`vendor`]: the runtime's functions and types.
 //! * [`table`]: the runtime's own table of functions, which it hands to tools.
-//! * [`hardware`]: a stream. [`kfd`]: stopping the queues of the process in the kernel's driver.
+//! * [`hardware`]: a stream. [`marks`]: what is placed in it.
+//! * [`group`]: the streams that are stopped together: in the kernel's driver ([`kfd`]), or at stall points ([`stall`]).
 
 mod copies;
+mod group;
 mod hardware;
 mod keeper;
 mod kfd;
+mod marks;
+mod stall;
 mod stubs;
 mod table;
 mod vendor;
@@ -28,8 +32,9 @@ use xsched_ipc::report::{Severity, report};
 
 use crate::world::{World, world};
 use copies::Hook;
-use hardware::{CAPTURES, HipStream, Place, Which};
+use hardware::{HipStream, Place, Which};
 pub(crate) use kfd::watch_ioctl;
+use marks::CAPTURES;
 use vendor::{Code, Dim3, Event, FunctionLaunchParams, LaunchConfig, LaunchParams, Stream};
 
 /// What is meant by no stream at all.
@@ -142,7 +147,7 @@ fn hook(name: &CStr) -> Option<&'static Hook> {
 
 /// The program ends: its queues run, and no thread of ours calls the runtime any more.
 pub(crate) fn leave() {
-    kfd::release_all();
+    group::release_all();
     keeper::end();
 }
 
@@ -249,7 +254,7 @@ fn launch(call: Call, stream: Stream, default: NoStream) -> Code {
     let Call { copy, real } = call;
     let which = which(stream, default);
     forward_once(
-        || hardware::noting_failure(real),
+        || marks::noting_failure(real),
         |go| {
             if is_captured(copy, which) || !has_device(copy) {
                 return;
@@ -268,7 +273,7 @@ fn launch_all<T>(call: Call, list: *const T, count: c_uint, stream: fn(&T) -> St
     let Some(world) = world() else { return call.forward() };
     let Call { copy, real } = call;
     forward_once(
-        || hardware::noting_failure(real),
+        || marks::noting_failure(real),
         |go| {
             if list.is_null() || !has_device(copy) || CAPTURES.load(Ordering::SeqCst) != 0 {
                 return;

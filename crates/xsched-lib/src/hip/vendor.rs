@@ -62,6 +62,9 @@ functions! {
     fn hipStreamGetDevice(Stream, *mut c_int) = STREAM_DEVICE;
     fn hipStreamIsCapturing(Stream, *mut c_int) = STREAM_IS_CAPTURING;
     fn hipStreamSynchronize(Stream) = STREAM_SYNCHRONIZE;
+    fn hipStreamCreateWithFlags(*mut Stream, c_uint) = STREAM_CREATE;
+    fn hipStreamWaitValue64(Stream, *mut c_void, u64, c_uint, u64) = STREAM_WAIT_VALUE;
+    fn hipExtMallocWithFlags(*mut *mut c_void, usize, c_uint) = MALLOC_WITH_FLAGS;
     fn hipEventCreateWithFlags(*mut Event, c_uint) = EVENT_CREATE;
     fn hipEventRecord(Event, Stream) = EVENT_RECORD;
     fn hipEventQuery(Event) = EVENT_QUERY;
