@@ -341,18 +341,21 @@ fn whoever_is_stopped_when_the_service_dies_runs_on() {
 }
 
 #[test]
-fn a_threads_own_stream_is_seen_to_become_idle_and_holds_nobody() {
-    let scene = Scene::new(Stage::with_service());
-    let company = with_company(&scene);
-    let own = Actor::enter(scene.run(&IMPORTANT, &["opened", "own"]));
-    own.line();
-    let is_idle = || {
-        let tasks = scene.stage.status().tasks;
-        tasks.iter().any(|task| task.name == "high" && task.state == TaskState::Idle)
-    };
-    eventually("it is idle, though it never waited", is_idle);
-    company.lines.try_iter().for_each(drop);
-    company.line();
+fn default_streams_are_seen_to_become_idle_and_hold_nobody() {
+    for device in ["0", "1"] {
+        let scene = Scene::new(Stage::with_service()).with("HIP_STANDIN_DEVICES", "2");
+        let work = ["linked", "work", "100000", "6", "500", device];
+        let company = Actor::enter(scene.run(&UNIMPORTANT, &work));
+        company.line();
+        let high = Actor::enter(scene.run(&IMPORTANT, &["opened", "own", device]));
+        high.line();
+        let tasks = || scene.stage.status().tasks;
+        let is_idle = || tasks().iter().any(|task| task.name == "high" && task.state == TaskState::Idle);
+        eventually("it is idle, though it never waited", is_idle);
+        assert!(tasks().iter().all(|task| task.name != "high" || task.queues == 2), "{:?}", tasks());
+        company.lines.try_iter().for_each(drop);
+        company.line();
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ thread_local! {
 }
 
 /// Which stream a call means.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
     Legacy,
     PerThread,
@@ -90,6 +90,10 @@ fn anchor() -> Option<usize> {
 struct Handle(Stream);
 
 // SAFETY: the runtime's functions may be called from any thread.
+unsafe impl Send for Which {}
+// SAFETY: as above.
+unsafe impl Sync for Which {}
+// SAFETY: as above.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
@@ -98,8 +102,8 @@ unsafe impl Sync for Handle {}
 pub(crate) struct HipStream {
     copy: usize,
     lease: Lease<Handle>,
-    /// The address of the only thread that can reach it, for a thread's own default stream.
-    own: Option<usize>,
+    which: Which,
+    key: usize,
     number: c_int,
     device: DeviceId,
     capabilities: Capabilities,
@@ -162,11 +166,11 @@ impl HipStream {
         let marks = Arc::new(Marks::new(copy, found.number, found.events));
         let watched: std::sync::Weak<Marks> = Arc::downgrade(&marks);
         keeper::watch(watched);
-        let own = matches!(which, Which::PerThread).then_some(key);
         Some(Self {
             copy,
             lease: Lease::new(handle),
-            own,
+            which,
+            key,
             number: found.number,
             device: found.device,
             capabilities,
@@ -180,10 +184,13 @@ impl HipStream {
         HalError::Driver { device: self.capabilities.device().to_owned(), what, why: why.into() }
     }
 
-    /// Whether it is the default stream of a thread that is not the calling one.
-    fn is_anothers(&self) -> bool {
-        let mine = |own: usize| anchor().is_some_and(|anchor| (anchor..anchor + DEVICES).contains(&own));
-        self.own.is_some_and(|own| !mine(own))
+    /// Whether the calling thread would reach another stream by its handle: default streams are those of the thread's
+    /// device, or of the thread itself.
+    fn is_out_of_reach(&self) -> bool {
+        match self.which {
+            Which::Made(_) => false,
+            default => Place::of(self.copy, default).is_none_or(|place| place.key != self.key),
+        }
     }
 }
 
@@ -253,8 +260,8 @@ impl HwQueue for HipStream {
         let record = vendor::EVENT_RECORD.of(self.copy);
         let event = record.zip(self.marks.event());
         let (record, event) = event.ok_or_else(|| self.failed(WHAT, "the runtime makes no events"))?;
-        let recorded = if self.is_anothers() {
-            // Only its own thread can reach it. The legacy stream waits for it, as for all others of the device.
+        let recorded = if self.is_out_of_reach() {
+            // The legacy stream of its device is it, or waits for it as for all others there.
             let (copy, number) = (self.copy, self.number);
             keeper::ask(move || record_on_legacy(copy, number, event))
         } else {

@@ -2,11 +2,11 @@
  * A user of HIP, as a program, or as a library that a program opens for itself, as Python does:
  *
  *   forms                                          launches in every form there is; says how many arrived
- *   work ROUNDS COMMANDS LENGTH_US                 launches and waits, round after round
+ *   work ROUNDS COMMANDS LENGTH_US [DEVICE]        launches and waits, round after round
  *   requests COUNT COMMANDS LENGTH_US PERIOD_MS    says for each request how many microseconds it took, then waits for input
  *   cost BATCHES                                   nanoseconds for one launch of an empty kernel, the best of so many batches
  *   errors                                         what the last error is after this and that
- *   own                                            launches on the thread's own stream, and waits for input, not for the device
+ *   own [DEVICE]                                   launches on both default streams, and waits for input, not for the device
  *   churn STREAMS                                  makes streams, uses them and destroys them, one after the other
  *   tensors                                        random numbers, a product and a stream of one's own, as PyTorch has them
  */
@@ -111,8 +111,9 @@ static int forms(void) {
     return 0;
 }
 
-static int work(long rounds, long commands, long length_us) {
+static int work(long rounds, long commands, long length_us, int device) {
     hipStream_t streams[3] = {NULL};
+    must(hipSetDevice(device), "device");
     must(hipStreamCreate(&streams[1]), "create");
     must(hipStreamCreate(&streams[2]), "create");
     for (long round = 0; round < rounds; round++) {
@@ -235,10 +236,12 @@ static int tensors(void) {
     return 0;
 }
 
-static int own(void) {
+static int own(int device) {
     uint64_t ns = 1000000;
     void *args[] = {&ns};
+    must(hipSetDevice(device), "device");
     for (int n = 0; n < 5; n++) must(hipLaunchKernel_spt(&spin, one, one, args, 0, NULL), "launch");
+    for (int n = 0; n < 5; n++) launch_spin(ns, NULL);
     printf("launched\n");
     getchar();
     return 0;
@@ -268,11 +271,11 @@ int run(int argc, char **argv) {
     for (int n = 2; n < argc && n < 6; n++) number[n - 2] = atol(argv[n]);
     if (argc < 2) return 64;
     if (strcmp(argv[1], "forms") == 0) return forms();
-    if (strcmp(argv[1], "work") == 0) return work(number[0], number[1], number[2]);
+    if (strcmp(argv[1], "work") == 0) return work(number[0], number[1], number[2], (int)number[3]);
     if (strcmp(argv[1], "requests") == 0) return requests(number[0], number[1], number[2], number[3]);
     if (strcmp(argv[1], "cost") == 0) return cost(number[0]);
     if (strcmp(argv[1], "errors") == 0) return errors();
-    if (strcmp(argv[1], "own") == 0) return own();
+    if (strcmp(argv[1], "own") == 0) return own((int)number[0]);
     if (strcmp(argv[1], "churn") == 0) return churn(number[0]);
     if (strcmp(argv[1], "tensors") == 0) return tensors();
     return 64;
