@@ -83,17 +83,21 @@ impl Libraries {
         program
     }
 
-    /// Runs a program with the C library that the others were built for: without us, by table, by name. What it says must be
+    /// A program, started with the C library that the others were built for.
+    fn command(&self, stage: &Stage, program: &Path) -> Command {
+        let loader = self.root.join("ld-linux-x86-64.so.2");
+        let path = format!("{}:{}", self.runtime.display(), self.root.display());
+        stage.direct(&[loader.to_str().unwrap(), "--library-path", &path, program.to_str().unwrap()])
+    }
+
+    /// Runs a program without us, by table, by name. What it says must be
     /// the same, and `kernel` arrive each time.
     fn must_run_alike(&self, program: &Path, kernel: &str) -> String {
         let mut said = Vec::new();
         for way in ["", "the runtime's own table", "the names of its functions"] {
             let scene = Scene::new(Stage::with_service());
             let log = scene.stage.file("kernels", "");
-            let loader = self.root.join("ld-linux-x86-64.so.2");
-            let path = format!("{}:{}", self.runtime.display(), self.root.display());
-            let words = ["--library-path", &path, program.to_str().unwrap()];
-            let mut command = scene.stage.direct(&[&[loader.to_str().unwrap()], &words[..]].concat());
+            let mut command = self.command(&scene.stage, program);
             command.env("HIP_STANDIN_LOG", &log).env("XLOG_LEVEL", "INFO");
             if !way.is_empty() {
                 let preload = format!("{}:{}", scene.stage.library("libxsched.so"), kit().driver.display());
@@ -139,6 +143,15 @@ fn amds_random_numbers_come_through_to_their_launches() {
 fn amds_products_and_convolutions_come_through_to_their_launches() {
     let Some(libraries) = Libraries::with("libMIOpen.so.1", "libamdhip64.so.6") else { return };
     let program = libraries.compile("libraries", &[libraries.runtime.join("libamdhip64.so.6")]);
+    // Behind a naive interposer the handle is refused, or an error is left that nobody asked for.
+    for (fault, seen) in [("copy", "rocblas_sgemm 1\n"), ("call", "last error 801\n")] {
+        let stage = Stage::without_service();
+        let mut command = libraries.command(&stage, &program);
+        command.env("LD_PRELOAD", kit().programs.join("libnaive.so")).env("NAIVE", fault);
+        command.env("NAIVE_RUNTIME", kit().other_runtime.join("libamdhip64.so.6"));
+        let said = String::from_utf8(ended(&mut command).stdout).unwrap();
+        assert!(said.contains(seen), "{fault}: {said}");
+    }
     let said = libraries.must_run_alike(&program, "Cijk_");
     let expected = "memory 0\nrocblas_create_handle 0\nrocblas_sgemm 0\nwait 0, last error 0\nhipblasLtCreate 0\n\
                     miopenCreate 0\nlast error 0\n";

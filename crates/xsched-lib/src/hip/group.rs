@@ -113,7 +113,8 @@ impl Member {
         let wanted = match order {
             Order::Free => None,
             Order::Watched => Some(kfd::FIRST),
-            Order::Paced | Order::Hold => Some(kfd::LAST),
+            // Whoever may be stopped.
+            _ => Some(kfd::LAST),
         };
         let mut groups = groups();
         let Some(group) = groups.iter_mut().find(|group| group.device == self.device) else { return };
