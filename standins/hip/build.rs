@@ -9,7 +9,6 @@ fn main() {
     let interface = std::fs::read_to_string("interface.txt").expect("it lies beside this file");
     let lines = interface.lines().filter(|line| !line.starts_with('#'));
     let entries: Vec<Vec<&str>> = lines.map(|line| line.split(' ').collect()).collect();
-    let slots = entries.iter().filter(|entry| entry[0] != "-").count();
 
     let mut code = String::from(".text\n");
     let mut names = String::new();
@@ -41,8 +40,7 @@ fn main() {
     std::fs::write(out.join("functions.s"), code + &defaults + &exports + ".text\n")
         .expect("the place is ours");
     let table = format!(
-        "/// Functions that have a slot in the table.\npub(crate) const SLOTS: usize = {slots};\n\
-         /// All functions, those with a slot first and in its order.\n\
+        "/// All functions, those with a slot first and in its order.\n\
          pub(crate) static NAMES: [&str; {}] = [\n{names}];\n",
         entries.len()
     );

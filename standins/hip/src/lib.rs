@@ -9,7 +9,8 @@
 //!
 //! Kernels are timed work: `spin` takes its length in nanoseconds as its argument; `fill`, `add` and `increment` really do
 //! it; `nothing` does not even reach the device; any other takes 20 us. `HIP_STANDIN_DEVICE` names the device's file, to be shared by processes; `HIP_STANDIN_DEVICES` says how
-//! many there are; `HIP_STANDIN_SLOTS` how many slots of the table are shown.
+//! many there are; `HIP_STANDIN_SLOTS` how many slots of the table are shown, up to some that
+//! no runtime has yet.
 
 #![allow(
     clippy::missing_safety_doc,

@@ -147,7 +147,7 @@ extern "C" fn hip_standin_table() -> *const c_void {
         let shown = std::env::var("HIP_STANDIN_SLOTS").ok().and_then(|n| n.parse().ok()).unwrap_or(SHOWN);
         // SAFETY: filled by the assembler, with addresses of functions.
         let functions = unsafe { hip_standin_defaults };
-        let mut table = Box::new(Table { size: 8 + 8 * shown.min(SLOTS), functions });
+        let mut table = Box::new(Table { size: 8 + 8 * shown.min(NAMES.len()), functions });
         for (name, function) in implementations() {
             match NAMES.iter().position(|known| *known == name) {
                 Some(place) => table.functions[place] = function,
