@@ -96,8 +96,7 @@ impl Device {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let (made, turn) = &mut queues[which];
         if made.len() < QUEUES {
-            let (sim, passed) =
-                (self.sim.queue().map_err(|_| UNKNOWN)?, self.sim.queue().map_err(|_| UNKNOWN)?);
+            let (sim, passed) = (self.make_queue()?, self.make_queue()?);
             let ring = Ring { magic: u64::from_le_bytes(*b"kfd-ring"), control };
             let queue = Arc::new(HwQueue { ring, sim, last: Mutex::new(0), passed, stalls: Mutex::new(0) });
             // Known to the driver until the process ends.
@@ -108,6 +107,15 @@ impl Device {
         }
         *turn = (*turn + 1) % QUEUES;
         Ok(Arc::clone(&made[*turn]))
+    }
+
+    fn make_queue(&self) -> Result<SimQueue, Code> {
+        let made = self.sim.queue().or_else(|_| {
+            // Processes that have ended may still have theirs: who asks about all of them clears them away.
+            let _ = self.sim.usage();
+            self.sim.queue()
+        });
+        made.map_err(|_| UNKNOWN)
     }
 
     fn pci(&self) -> String {
