@@ -7,15 +7,19 @@
 //! * `hooks`: how a hook is written: one name in one list, plus one function.
 //! * `world`: what the hooks share: the connection to the scheduler, and the queues.
 //! * `loader`: the loader's look-up function, through which most programs reach their driver.
+//! * `ioctl`: the system's function of this name, which platforms watch.
 //! * `around`, `polled`, `callback`: what the hooks and the queues of most platforms have in common.
 //! * `cuda`: the NVIDIA platform.
+//! * `hip`: the AMD platform.
 //! * `opencl`: everybody's platform.
 //! * `xsim`: the simulated device's platform; each platform is a directory like it.
 
 mod around;
 mod callback;
 mod cuda;
+mod hip;
 mod hooks;
+mod ioctl;
 mod loaded;
 mod loader;
 mod opencl;

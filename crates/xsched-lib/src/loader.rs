@@ -177,15 +177,22 @@ unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: *c
     }
     // SAFETY: whoever looks a name up passes a C string, or null, which was ruled out.
     let wanted = unsafe { CStr::from_ptr(name) };
-    let Some(hook) = LIBRARIES.iter().find_map(|library| library.hook(wanted)) else {
+    let hook = LIBRARIES.iter().find_map(|library| library.hook(wanted));
+    let of_a_copy = crate::hip::stand_before(wanted);
+    if hook.is_none() && of_a_copy.is_none() {
         return std::ptr::null_mut();
-    };
+    }
     if crate::opencl::is_asked_of_a_driver(wanted, caller) {
         return std::ptr::null_mut();
     }
     // SAFETY: these are the caller's own arguments.
     let found = unsafe { real(handle, name) };
-    if found.is_null() { found } else { hook.put_before(found) }
+    match (hook, of_a_copy) {
+        _ if found.is_null() => found,
+        (Some(hook), _) => hook.put_before(found),
+        (None, Some(stand_before)) => stand_before(found),
+        (None, None) => found,
+    }
 }
 
 /// The function of this name in the libraries that come after ours, for programs that are linked to one of them; else

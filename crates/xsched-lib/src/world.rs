@@ -99,6 +99,7 @@ extern "C" fn leave() {
             local.with(Coordinator::release_all);
         }
         world.client.leave();
+        crate::hip::leave();
     }
 }
 

@@ -20,6 +20,7 @@ use crate::hooks::hooks;
 use crate::loader::Hook;
 use crate::world::{World, world};
 use hardware::{CudaStream, current_device};
+pub(crate) use rm::watch_ioctl;
 use vendor::{Code, Context, LEGACY, LaunchConfig, PER_THREAD, Stream};
 
 hooks! {

@@ -11,7 +11,6 @@
 //! ```
 
 use std::ffi::{c_int, c_ulong, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use xsched_core::{DeviceId, DeviceKind};
@@ -62,28 +61,11 @@ fn objects() -> MutexGuard<'static, Vec<Object>> {
     OBJECTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
-static REAL_IOCTL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-
-fn real_ioctl() -> Ioctl {
-    let mut found = REAL_IOCTL.load(Ordering::Acquire);
-    if found.is_null() {
-        // SAFETY: both are C strings; `ioctl` is libc's, which comes after us.
-        found = unsafe { crate::loader::real_dlsym()(libc::RTLD_NEXT, c"ioctl".as_ptr()) };
-        REAL_IOCTL.store(found, Ordering::Release);
-    }
-    // SAFETY: libc's `ioctl` takes a third argument of pointer size.
-    unsafe { std::mem::transmute::<*mut c_void, Ioctl>(found) }
-}
-
 /// Watches the resource manager's calls go by.
 ///
 /// # Safety
-/// As the system's function of this name demands.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    // SAFETY: the caller's own arguments.
-    let answer = unsafe { real_ioctl()(fd, request, argument) };
+/// The arguments and the answer of a call that the system has just answered.
+pub(crate) unsafe fn watch_ioctl(fd: c_int, request: c_ulong, argument: *mut c_void, answer: c_int) {
     let watched = is_call(request, ALLOC) || is_call(request, FREE);
     if answer == 0 && watched && !argument.is_null() {
         let size = usize::try_from((request >> 16) & 0x3fff).unwrap_or(0);
@@ -91,7 +73,6 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
         let words = unsafe { Words::at(argument, size) };
         xsched_interpose::aside(|| if is_call(request, ALLOC) { made(fd, &words) } else { freed(&words) });
     }
-    answer
 }
 
 /// What the kernel was given.
@@ -216,7 +197,7 @@ impl Object {
         };
         // SAFETY: the driver reads and writes the 32 bytes of the control and `size` bytes of its parameters, all of which
         // live until it returns. A descriptor that was closed or reused since refuses a call of another kind.
-        let answer = unsafe { real_ioctl()(self.fd, CONTROL, (&raw mut control).cast()) };
+        let answer = unsafe { crate::ioctl::real()(self.fd, CONTROL, (&raw mut control).cast()) };
         match (answer, control.status) {
             (0, 0) => Ok(()),
             (0, status) => Err(format!("the driver refuses control {command:#x} (status {status:#x})")),

@@ -79,10 +79,19 @@ fn examine(machine: &Machine, gpu: &Gpu) -> Check {
     if !machine.driven.contains(&Platform::Hip) {
         return Platform::Hip.cannot_drive_yet(HERE, name, &device);
     }
+    if machine.text("/sys/module/amdgpu/parameters/cwsr_enable").is_some_and(|text| text.trim() == "0") {
+        let what =
+            format!("{device}: level 1 works; the driver saves no running waves (amdgpu.cwsr_enable=0)");
+        let do_next = "a running kernel is not interrupted: load amdgpu without cwsr_enable=0 for level 3";
+        return Check::warning(HERE, name, what, do_next);
+    }
     Check::ok(
         HERE,
         name,
-        format!("{device}: its HIP programs can be scheduled; the level is settled when one runs"),
+        format!(
+            "{device}: level 1 works, and levels 2 and 3 by making the program's queues inactive (KFD) once all its \
+             streams are to stop; nobody has measured yet how long that takes"
+        ),
     )
 }
 

@@ -11,6 +11,7 @@ mod opencl;
 mod pci;
 mod platform;
 mod report;
+mod rocm;
 mod scheduler;
 mod surroundings;
 #[cfg(test)]
@@ -104,13 +105,14 @@ impl Check {
 
 /// Looks at everything.
 pub(crate) fn examine(machine: &Machine) -> Vec<Check> {
-    let checks: [fn(&Machine) -> Vec<Check>; 9] = [
+    let checks: [fn(&Machine) -> Vec<Check>; 10] = [
         scheduler::service,
         library::library,
         library::preload,
         platform::simulated,
         nvidia::nvidia,
         amd::amd,
+        rocm::rocm,
         opencl::opencl,
         kernel::kernel,
         surroundings::surroundings,

@@ -17,7 +17,7 @@ pub(super) enum Platform {
 }
 
 /// The platforms whose hooks are in this build.
-pub(super) const IN_THIS_BUILD: &[Platform] = &[Platform::Cuda, Platform::OpenCl];
+pub(super) const IN_THIS_BUILD: &[Platform] = &[Platform::Cuda, Platform::Hip, Platform::OpenCl];
 
 impl Platform {
     /// As its vendor writes it.

@@ -153,6 +153,36 @@ fn mps_is_noticed() {
 }
 
 #[test]
+fn a_runtime_is_named_with_the_way_its_programs_are_reached() {
+    let (_tree, mut machine) = machine(&[
+        ("/opt/rocm-6.4.0/lib/libamdhip64.so.6", "\x7fELF librocprofiler-register.so.0 and so on"),
+        ("/usr/lib/x86_64-linux-gnu/libamdhip64.so.5", "\x7fELF and so on"),
+        ("/sys/module/amdgpu/parameters/cwsr_enable", "0\n"),
+    ]);
+    assert!(
+        examine(&machine).iter().all(|check| !check.name.starts_with("amd")),
+        "nothing to say without hooks"
+    );
+    machine.driven = vec![Platform::Hip];
+    let checks = examine(&machine);
+    assert!(find(&checks, "amd libamdhip64.so.6").what.contains("by its own table"));
+    assert!(find(&checks, "amd libamdhip64.so.5").what.contains("by the names of its functions"));
+    machine.environment.insert("HSA_TOOLS_LIB".to_owned(), "libtool.so".to_owned());
+    assert_eq!(find(&examine(&machine), "amd libamdhip64.so.6").state, State::Warning);
+}
+
+#[test]
+fn a_driver_that_saves_no_waves_has_level_1() {
+    let mut files = MI300.to_vec();
+    files.push(("/sys/module/amdgpu/parameters/cwsr_enable", "0\n"));
+    let (_tree, mut machine) = machine(&files);
+    machine.driven = vec![Platform::Hip];
+    let checks = examine(&machine);
+    let gpu = find(&checks, "amd 0000:05:00.0");
+    assert!(gpu.state == State::Warning && gpu.what.contains("level 1 works"), "{gpu:?}");
+}
+
+#[test]
 fn an_amd_gpu_is_named_by_address_and_architecture() {
     let (_tree, mut machine) = machine(&MI300);
     let checks = examine(&machine);

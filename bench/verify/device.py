@@ -1,0 +1,206 @@
+"""An accelerator from Python without anything installed: HIP or the CUDA driver through ctypes.
+
+Both have the same functions under other names, so that one class serves both. On the stand-in for HIP a kernel is what its
+name says; on real HIP it is compiled by hiprtc; for CUDA it is given as PTX.
+"""
+
+import ctypes
+import os
+import time
+
+SOURCE = b"""
+extern "C" __global__ void spin(unsigned long long ticks) {
+    unsigned long long begin = wall_clock64();
+    while (wall_clock64() - begin < ticks) {}
+}
+extern "C" __global__ void fill(float *to, float value, unsigned long long count) {
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        for (unsigned long long n = 0; n < count; n++) to[n] = value;
+}
+extern "C" __global__ void nothing() {}
+"""
+
+PTX = b""".version 7.0
+.target sm_75
+.address_size 64
+.visible .entry spin(.param .u64 ticks) {
+    .reg .pred %p; .reg .u64 %begin, %now, %ticks;
+    ld.param.u64 %ticks, [ticks];
+    mov.u64 %begin, %globaltimer;
+again:
+    mov.u64 %now, %globaltimer;
+    sub.u64 %now, %now, %begin;
+    setp.lt.u64 %p, %now, %ticks;
+    @%p bra again;
+    ret;
+}
+.visible .entry fill(.param .u64 to, .param .f32 value, .param .u64 count) {
+    .reg .pred %p; .reg .u64 %to, %count; .reg .f32 %value; .reg .u32 %id, %block;
+    ld.param.u64 %to, [to]; ld.param.f32 %value, [value]; ld.param.u64 %count, [count];
+    cvta.to.global.u64 %to, %to;
+    mov.u32 %id, %tid.x; mov.u32 %block, %ctaid.x; or.b32 %id, %id, %block;
+    setp.ne.u32 %p, %id, 0;
+    @%p bra done;
+again:
+    setp.eq.u64 %p, %count, 0;
+    @%p bra done;
+    st.global.f32 [%to], %value;
+    add.u64 %to, %to, 4;
+    sub.u64 %count, %count, 1;
+    bra again;
+done:
+    ret;
+}
+.visible .entry nothing() { ret; }
+\0"""
+
+
+class Failure(Exception):
+    """A call of the vendor's failed."""
+
+
+class Device:
+    """The first device, and three kernels on it."""
+
+    def __init__(self, platform):
+        self.hip = platform != "cuda"
+        self.standin = platform == "hip-standin"
+        name = os.environ.get("VERIFY_RUNTIME") or ("libamdhip64.so" if self.hip else "libcuda.so.1")
+        try:
+            self.library = ctypes.CDLL(name)
+        except OSError:
+            if not self.hip:
+                raise
+            self.library = ctypes.CDLL("libamdhip64.so.6")
+        self.call("Init", 0)
+        if not self.hip:
+            context, device = ctypes.c_void_p(), ctypes.c_int()
+            self.call("DeviceGet", ctypes.byref(device), 0)
+            self.call("DevicePrimaryCtxRetain", ctypes.byref(context), device)
+            self.call("CtxSetCurrent", context)
+        module = ctypes.c_void_p()
+        self.call("ModuleLoadData", ctypes.byref(module), self.image())
+        self.kernels = {}
+        for kernel in ("spin", "fill", "nothing"):
+            function = ctypes.c_void_p()
+            self.call("ModuleGetFunction", ctypes.byref(function), module, kernel.encode())
+            self.kernels[kernel] = function
+        self.blocks = 2 * self.processors()
+        self.ticks_per_ns = 1.0
+        if self.hip and not self.standin:
+            self.calibrate()
+
+    def call(self, name, *arguments):
+        """Calls a function by the part of its name that both vendors share."""
+        code = self.function(name)(*arguments)
+        if code != 0:
+            raise Failure(f"{name}: error {code}")
+
+    def function(self, name):
+        """A function of the vendor's by the shared part of its name."""
+        suffixed = {"MemAlloc": "_v2", "MemcpyDtoH": "_v2", "StreamDestroy": "_v2", "StreamBeginCapture": "_v2"}
+        if self.hip:
+            return getattr(self.library, "hip" + {"MemAlloc": "Malloc"}.get(name, name))
+        return getattr(self.library, "cu" + name + suffixed.get(name, ""))
+
+    def image(self):
+        """The kernels as this platform takes them."""
+        if self.standin:
+            return b"any"
+        if not self.hip:
+            return PTX
+        rtc = ctypes.CDLL(os.environ.get("VERIFY_HIPRTC", "libhiprtc.so"))
+        program, size = ctypes.c_void_p(), ctypes.c_size_t()
+        steps = [
+            rtc.hiprtcCreateProgram(ctypes.byref(program), SOURCE, b"verify", 0, None, None),
+            rtc.hiprtcCompileProgram(program, 0, None),
+            rtc.hiprtcGetCodeSize(program, ctypes.byref(size)),
+        ]
+        code = ctypes.create_string_buffer(size.value)
+        steps.append(rtc.hiprtcGetCode(program, code))
+        if any(steps):
+            raise Failure(f"hiprtc: {steps}")
+        return code
+
+    def processors(self):
+        """How many processors the device has: what it takes to fill it."""
+        if self.hip:
+            properties = ctypes.create_string_buffer(1472)
+            self.library.hipGetDevicePropertiesR0600(properties, 0)
+            return max(1, int.from_bytes(properties.raw[388:392], "little"))
+        count = ctypes.c_int()
+        self.call("DeviceGetAttribute", ctypes.byref(count), 16, 0)
+        return count.value
+
+    def calibrate(self):
+        """How fast the clock of the device ticks."""
+        ticks = 1_000_000
+        self.launch("spin", ctypes.c_uint64(ticks))
+        self.synchronize()
+        begin = time.monotonic_ns()
+        self.launch("spin", ctypes.c_uint64(ticks))
+        self.synchronize()
+        self.ticks_per_ns = ticks / (time.monotonic_ns() - begin)
+
+    def launch(self, kernel, *arguments, stream=None, form="ModuleLaunchKernel", blocks=None):
+        """Launches a kernel that fills the device."""
+        pointers = (ctypes.c_void_p * max(1, len(arguments)))(*(ctypes.addressof(argument) for argument in arguments))
+        shape = [ctypes.c_uint(n) for n in (blocks or self.blocks, 1, 1, 1024, 1, 1)]
+        function = self.kernels[kernel]
+        if form in ("ExtModuleLaunchKernel", "HccModuleLaunchKernel"):
+            # These count threads, not blocks.
+            shape[0] = ctypes.c_uint(shape[0].value * 1024)
+            more = [ctypes.c_uint(0)] if form.startswith("Ext") else []
+            self.call(form, function, *shape, ctypes.c_size_t(0), stream, pointers, None, None, None, *more)
+        elif form == "ModuleLaunchCooperativeKernel":
+            name = form if self.hip else "LaunchCooperativeKernel"
+            self.call(name, function, *shape, ctypes.c_uint(0), stream, pointers)
+        else:
+            name = form if self.hip else "LaunchKernel"
+            self.call(name, function, *shape, ctypes.c_uint(0), stream, pointers, None)
+
+    def spin(self, microseconds, stream=None):
+        """Uses the device for so long."""
+        self.launch("spin", ctypes.c_uint64(int(microseconds * 1000 * self.ticks_per_ns)), stream=stream)
+
+    def stream(self, priority=None):
+        """A stream of one's own."""
+        stream = ctypes.c_void_p()
+        if priority is None:
+            if self.hip:
+                self.call("StreamCreateWithFlags", ctypes.byref(stream), 1)
+            else:
+                self.call("StreamCreate", ctypes.byref(stream), 1)
+        else:
+            self.call("StreamCreateWithPriority", ctypes.byref(stream), 1, priority)
+        return stream
+
+    def synchronize(self, stream=None):
+        """Waits for a stream."""
+        self.call("StreamSynchronize", stream)
+
+    def allocate(self, size):
+        """Memory of the device."""
+        memory = ctypes.c_void_p()
+        self.call("MemAlloc", ctypes.byref(memory), ctypes.c_size_t(size))
+        return memory
+
+    def floats(self, memory, count):
+        """What lies in memory of the device."""
+        numbers = (ctypes.c_float * count)()
+        self.call("MemcpyDtoH", numbers, memory, ctypes.c_size_t(4 * count))
+        return list(numbers)
+
+    def name(self):
+        """The device in words."""
+        if self.standin:
+            return "stand-in for an AMD GPU"
+        name = ctypes.create_string_buffer(256)
+        self.call("DeviceGetName", name, 256, 0)
+        return name.value.decode()
+
+    def version(self):
+        """The version of the vendor's runtime or driver."""
+        version = ctypes.c_int()
+        self.call("RuntimeGetVersion" if self.hip else "DriverGetVersion", ctypes.byref(version))
+        return version.value

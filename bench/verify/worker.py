@@ -1,0 +1,174 @@
+"""What the verification runs with and without XSched. Says what it did, one JSON value a line.
+
+    worker.py PLATFORM describe
+    worker.py PLATFORM forms
+    worker.py PLATFORM requests COUNT COMMANDS LENGTH_US PERIOD_MS
+    worker.py PLATFORM work SECONDS COMMANDS LENGTH_US
+    worker.py PLATFORM rounds COUNT COMMANDS LENGTH_US
+    worker.py PLATFORM cost BATCHES
+    worker.py PLATFORM models
+"""
+
+import ctypes
+import json
+import sys
+import time
+
+from device import Device, Failure
+
+
+def say(value):
+    """One line, at once."""
+    print(json.dumps(value), flush=True)
+
+
+def forms(device):
+    """Every form of a launch that can be made from here; each must fill its memory."""
+    count = 1000
+    memory = device.allocate(4 * count)
+    streams = {"default": None, "own": device.stream(), "high": device.stream(-1), "low": device.stream(0)}
+    launches = ["ModuleLaunchKernel", "ModuleLaunchCooperativeKernel"]
+    if device.hip:
+        launches += ["ExtModuleLaunchKernel", "HccModuleLaunchKernel"]
+    results = {}
+    number = 0.0
+    for form in launches:
+        for name, stream in streams.items():
+            number += 1
+            arguments = [ctypes.c_void_p(memory.value), ctypes.c_float(number), ctypes.c_uint64(count)]
+            try:
+                device.launch("fill", *arguments, stream=stream, form=form, blocks=1)
+                device.synchronize(stream)
+                good = device.floats(memory, count) == [number] * count
+                results[f"{form} on {name}"] = "right" if good else "wrong"
+            except (Failure, AttributeError) as error:
+                results[f"{form} on {name}"] = str(error)
+    results["graph"] = graph(device, streams["own"])
+    say(results)
+
+
+def graph(device, stream):
+    """Captures three kernels, and launches them as a graph."""
+    captured, executable = ctypes.c_void_p(), ctypes.c_void_p()
+    try:
+        device.call("StreamBeginCapture", stream, 0)
+        for _ in range(3):
+            device.spin(10, stream)
+        device.call("StreamEndCapture", stream, ctypes.byref(captured))
+        nodes = ctypes.c_size_t()
+        device.call("GraphGetNodes", captured, None, ctypes.byref(nodes))
+        if device.hip:
+            device.call("GraphInstantiate", ctypes.byref(executable), captured, None, None, ctypes.c_size_t(0))
+        else:
+            device.call("GraphInstantiateWithFlags", ctypes.byref(executable), captured, ctypes.c_ulonglong(0))
+        for _ in range(3):
+            device.call("GraphLaunch", executable, stream)
+        device.synchronize(stream)
+        return f"{nodes.value} nodes"
+    except (Failure, AttributeError) as error:
+        return str(error)
+
+
+def requests(device, count, commands, length_us, period_ms):
+    """Says for each request how many microseconds it took."""
+    following = time.monotonic()
+    for _ in range(count):
+        begin = time.monotonic()
+        for _ in range(commands):
+            device.spin(length_us)
+        device.synchronize()
+        say(round((time.monotonic() - begin) * 1e6))
+        following = max(following + period_ms / 1000, time.monotonic())
+        time.sleep(max(0.0, following - time.monotonic()))
+
+
+def work(device, go_on, commands, length_us):
+    """Round after round while it may; says how many there were."""
+    stream = device.stream()
+    rounds = 0
+    while go_on(rounds):
+        for n in range(commands):
+            device.spin(length_us, stream if n % 2 else None)
+        device.synchronize()
+        device.synchronize(stream)
+        rounds += 1
+        if rounds == 1:
+            say("running")
+    say(rounds)
+
+
+def cost(device, batches):
+    """Nanoseconds of one launch: the best of so many batches."""
+    # As little of Python as can be between two launches.
+    name = "hipModuleLaunchKernel" if device.hip else "cuLaunchKernel"
+    launch = getattr(device.library, name)
+    one, zero = ctypes.c_uint(1), ctypes.c_uint(0)
+    arguments = (device.kernels["nothing"], one, one, one, one, one, one, zero, None, None, None)
+    best = float("inf")
+    for _ in range(batches):
+        begin = time.perf_counter_ns()
+        for _ in range(200):
+            launch(*arguments)
+        best = min(best, (time.perf_counter_ns() - begin) / 200)
+        device.synchronize()
+    say(best)
+
+
+def models():
+    """What PyTorch does: random numbers, products, convolutions, streams, a model. Results must be those of the processor."""
+    try:
+        import torch
+    except ImportError:
+        say({"skipped": "PyTorch is not installed"})
+        return
+    if not torch.cuda.is_available():
+        say({"skipped": "PyTorch sees no device"})
+        return
+    torch.manual_seed(1)
+    results = {"torch": torch.__version__, "randn": tuple(torch.randn(64, 64, device="cuda").shape) == (64, 64)}
+    a, b = torch.randn(128, 128), torch.randn(128, 128)
+    results["matmul"] = torch.allclose((a.cuda() @ b.cuda()).cpu(), a @ b, atol=1e-2)
+    layer, image = torch.nn.Conv2d(3, 8, 3), torch.randn(1, 3, 32, 32)
+    expected = layer(image)
+    results["conv"] = torch.allclose(layer.cuda()(image.cuda()).cpu(), expected, atol=1e-2)
+    stream = torch.cuda.Stream(priority=-1)
+    with torch.cuda.stream(stream):
+        total = torch.ones(1000, device="cuda").sum()
+    stream.synchronize()
+    results["stream"] = total.item() == 1000
+    model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 10)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = torch.randn(512, 256, device="cuda"), torch.randint(0, 10, (512,), device="cuda")
+    losses = []
+    for _ in range(20):
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    results["training"] = losses[-1] < losses[0]
+    say(results)
+
+
+def main():
+    platform, what, numbers = sys.argv[1], sys.argv[2], [int(text) for text in sys.argv[3:]]
+    if what == "models":
+        models()
+        return
+    device = Device(platform)
+    if what == "describe":
+        say({"device": device.name(), "version": device.version()})
+    elif what == "forms":
+        forms(device)
+    elif what == "requests":
+        requests(device, *numbers)
+    elif what == "work":
+        end = time.monotonic() + numbers[0]
+        work(device, lambda _: time.monotonic() < end, *numbers[1:])
+    elif what == "rounds":
+        work(device, lambda rounds: rounds < numbers[0], *numbers[1:])
+    elif what == "cost":
+        cost(device, *numbers)
+
+
+main()

@@ -1,0 +1,170 @@
+//! The streams of this process on a device, which are stopped together.
+//!
+//! Streams share hardware queues, and which stream uses which is the runtime's secret. To stop one could stop another that
+//! is more important: so a device's queues are stopped once every stream there is to stop, and go on with the first that is
+//! not. Until then the gate alone holds those that are to stop.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use xsched_core::{DeviceId, Order};
+
+use super::kfd;
+use super::stall::Word;
+
+/// How a device's queues are stopped.
+enum Means {
+    /// By the driver, which calls the GPU so; none: there is only one.
+    Driver(Option<u32>),
+    /// By stall points, which look at these words.
+    Stalls(Vec<&'static Word>),
+}
+
+/// The streams of this process on one device, and what its queues were told last.
+struct Group {
+    device: DeviceId,
+    means: Means,
+    streams: usize,
+    to_stop: usize,
+    stopped: bool,
+    /// None: as the program made them.
+    priority: Option<u32>,
+}
+
+static GROUPS: Mutex<Vec<Group>> = Mutex::new(Vec::new());
+
+fn groups() -> MutexGuard<'static, Vec<Group>> {
+    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One stream's part in its device's queues.
+pub(super) struct Member {
+    device: DeviceId,
+    state: Mutex<Wish>,
+}
+
+/// What one stream wants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    Run,
+    Stop,
+    /// It is no more.
+    Gone,
+}
+
+impl Member {
+    /// Joins the streams of a device whose queues the driver stops, or says why it cannot. Not for a program's thread: it
+    /// opens files.
+    pub(super) fn by_driver(device: DeviceId) -> Result<Self, String> {
+        kfd::driver().as_ref().map_err(Clone::clone)?;
+        Self::join(device, Means::Driver(kfd::gpu_at(device)))
+    }
+
+    /// Joins the streams of a device that have stall points.
+    pub(super) fn by_stalls(device: DeviceId, word: &'static Word) -> Result<Self, String> {
+        Self::join(device, Means::Stalls(vec![word]))
+    }
+
+    fn join(device: DeviceId, means: Means) -> Result<Self, String> {
+        let mut groups = groups();
+        let Some(group) = groups.iter_mut().find(|group| group.device == device) else {
+            groups.push(Group { device, means, streams: 1, to_stop: 0, stopped: false, priority: None });
+            return Ok(Self { device, state: Mutex::new(Wish::Run) });
+        };
+        if let (Means::Stalls(words), Means::Stalls(new)) = (&mut group.means, means) {
+            // Another copy of the runtime has a word of its own.
+            let known = new.iter().all(|word| words.iter().any(|known| std::ptr::eq(*known, *word)));
+            if !known {
+                words.extend(new);
+            }
+        }
+        group.streams += 1;
+        // A stream that is new has not been told to stop.
+        group.settle()?;
+        Ok(Self { device, state: Mutex::new(Wish::Run) })
+    }
+
+    /// Stops the queues if no stream wants them any more; lets them go if one does.
+    pub(super) fn set_stopped(&self, stop: bool) -> Result<(), String> {
+        self.wish(if stop { Wish::Stop } else { Wish::Run })
+    }
+
+    /// The stream is no more.
+    pub(super) fn leave(&self) {
+        // A device that is gone has nothing to be told.
+        let _ = self.wish(Wish::Gone);
+    }
+
+    fn wish(&self, wish: Wish) -> Result<(), String> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *state == wish || *state == Wish::Gone {
+            return Ok(());
+        }
+        let mut groups = groups();
+        let Some(group) = groups.iter_mut().find(|group| group.device == self.device) else { return Ok(()) };
+        group.to_stop -= usize::from(*state == Wish::Stop);
+        group.to_stop += usize::from(wish == Wish::Stop);
+        group.streams -= usize::from(wish == Wish::Gone);
+        *state = wish;
+        group.settle()
+    }
+
+    /// Tells the hardware how important the queues are.
+    pub(super) fn follow(&self, order: Order) {
+        let wanted = match order {
+            Order::Free => None,
+            Order::Watched => Some(kfd::FIRST),
+            // Whoever may be stopped.
+            _ => Some(kfd::LAST),
+        };
+        let mut groups = groups();
+        let Some(group) = groups.iter_mut().find(|group| group.device == self.device) else { return };
+        if group.priority != wanted {
+            group.priority = wanted;
+            // Importance is a help, not a promise.
+            let _ = group.tell();
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl Group {
+    /// Makes the queues what the streams want.
+    fn settle(&mut self) -> Result<(), String> {
+        let stop = self.streams > 0 && self.to_stop == self.streams;
+        if stop == self.stopped {
+            return Ok(());
+        }
+        self.stopped = stop;
+        let told = self.tell();
+        if told.is_err() {
+            self.stopped = !stop;
+        }
+        told
+    }
+
+    fn tell(&self) -> Result<(), String> {
+        match &self.means {
+            Means::Driver(gpu) => kfd::tell(*gpu, self.stopped, self.priority),
+            Means::Stalls(words) => {
+                for word in words {
+                    word.set(self.stopped);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The program ends: what its exit handlers wait for must be able to come.
+pub(super) fn release_all() {
+    for group in groups().iter_mut() {
+        group.to_stop = 0;
+        group.priority = None;
+        let _ = group.settle();
+    }
+}

@@ -1,0 +1,115 @@
+//! The runtime's functions that we call ourselves, and the types of those that we stand in front of.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::copies;
+
+pub(super) type Code = c_int;
+pub(super) type Stream = *mut c_void;
+pub(super) type Event = *mut c_void;
+
+pub(super) const SUCCESS: Code = 0;
+/// `hipErrorNotInitialized`: what a program gets whose runtime has vanished.
+pub(super) const NOT_INITIALIZED: Code = 3;
+pub(super) const NOT_READY: Code = 600;
+
+/// A function of the runtime that we call ourselves, in the copy that a stream belongs to.
+pub(super) struct Function<F> {
+    name: &'static CStr,
+    found: [AtomicPtr<c_void>; copies::MOST],
+    kind: PhantomData<F>,
+}
+
+impl<F: core::marker::Copy> Function<F> {
+    /// # Safety
+    /// `F` is the type the vendor gave it.
+    const unsafe fn new(name: &'static CStr) -> Self {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>(), "a function pointer") };
+        Self {
+            name,
+            found: [const { AtomicPtr::new(std::ptr::null_mut()) }; copies::MOST],
+            kind: PhantomData,
+        }
+    }
+
+    /// None if the copy lacks it.
+    pub(super) fn of(&self, copy: usize) -> Option<F> {
+        let mut found = self.found[copy].load(Ordering::Acquire);
+        if found.is_null() {
+            found = copies::look_up(copy, self.name);
+            self.found[copy].store(found, Ordering::Release);
+        }
+        // SAFETY: `F` is as large as a pointer, and by the word of who made this the type of the function.
+        (!found.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&found) })
+    }
+}
+
+macro_rules! functions {
+    ( $( fn $name:ident($($kind:ty),*) = $ours:ident; )* ) => { $(
+        pub(super) static $ours: Function<unsafe extern "C" fn($($kind),*) -> Code> =
+            // SAFETY: the list gives it the type that the vendor's header gives it.
+            unsafe { Function::new(crate::hooks::c_name(concat!(stringify!($name), "\0"))) };
+    )* };
+}
+
+functions! {
+    fn hipGetDeviceCount(*mut c_int) = DEVICE_COUNT;
+    fn hipGetDevice(*mut c_int) = GET_DEVICE;
+    fn hipSetDevice(c_int) = SET_DEVICE;
+    fn hipDeviceGetPCIBusId(*mut c_char, c_int, c_int) = PCI_BUS_ID;
+    fn hipStreamGetDevice(Stream, *mut c_int) = STREAM_DEVICE;
+    fn hipStreamIsCapturing(Stream, *mut c_int) = STREAM_IS_CAPTURING;
+    fn hipStreamSynchronize(Stream) = STREAM_SYNCHRONIZE;
+    fn hipStreamCreateWithFlags(*mut Stream, c_uint) = STREAM_CREATE;
+    fn hipStreamWaitValue64(Stream, *mut c_void, u64, c_uint, u64) = STREAM_WAIT_VALUE;
+    fn hipExtMallocWithFlags(*mut *mut c_void, usize, c_uint) = MALLOC_WITH_FLAGS;
+    fn hipEventCreateWithFlags(*mut Event, c_uint) = EVENT_CREATE;
+    fn hipEventRecord(Event, Stream) = EVENT_RECORD;
+    fn hipEventQuery(Event) = EVENT_QUERY;
+}
+
+/// `dim3`.
+#[derive(Clone, core::marker::Copy)]
+#[repr(C)]
+pub(super) struct Dim3 {
+    x: u32,
+    y: u32,
+    z: u32,
+}
+
+/// `hipLaunchConfig_t` and `HIP_LAUNCH_CONFIG` as far as we read them: both have the stream in the same place.
+#[repr(C)]
+pub(super) struct LaunchConfig {
+    shape: [u64; 4],
+    pub(super) stream: Stream,
+}
+
+/// `hipLaunchParams`: one kernel of a launch on several devices.
+#[repr(C)]
+pub(super) struct LaunchParams {
+    function: *const c_void,
+    grid: Dim3,
+    block: Dim3,
+    arguments: *mut *mut c_void,
+    shared: usize,
+    pub(super) stream: Stream,
+}
+
+/// `hipFunctionLaunchParams`: the same for functions of modules.
+#[repr(C)]
+pub(super) struct FunctionLaunchParams {
+    function: *const c_void,
+    shape: [c_uint; 7],
+    pub(super) stream: Stream,
+    arguments: *mut *mut c_void,
+}
+
+const _: () = {
+    assert!(std::mem::offset_of!(LaunchConfig, stream) == 32);
+    assert!(std::mem::offset_of!(LaunchParams, stream) == 48 && size_of::<LaunchParams>() == 56);
+    assert!(
+        std::mem::offset_of!(FunctionLaunchParams, stream) == 40 && size_of::<FunctionLaunchParams>() == 56
+    );
+};

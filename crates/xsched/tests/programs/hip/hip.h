@@ -1,0 +1,100 @@
+/*
+ * What the programs here need of HIP, by AMD's names. With LOOK_UP, nothing is linked: the runtime is opened, and its
+ * functions are asked for one by one, half of them by its own look-up function.
+ */
+#ifndef HIP_H
+#define HIP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct { unsigned x, y, z; } dim3;
+typedef struct stream *hipStream_t;
+typedef struct event *hipEvent_t;
+typedef struct graph *hipGraph_t;
+typedef struct module *hipModule_t;
+typedef struct function *hipFunction_t;
+typedef int hipError_t;
+typedef struct { const void *f; dim3 grid, block; void **args; size_t shared; hipStream_t stream; } hipLaunchParams;
+typedef struct { dim3 grid, block; size_t shared; hipStream_t stream; void *attributes; unsigned count; } hipLaunchConfig_t;
+
+#define MANGLED _Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j
+#define FUNCTIONS(HIP) \
+    HIP(hipGetDeviceCount, (int *)) \
+    HIP(hipSetDevice, (int)) \
+    HIP(hipGetLastError, (void)) \
+    HIP(hipPeekAtLastError, (void)) \
+    HIP(hipMalloc, (void **, size_t)) \
+    HIP(hipFree, (void *)) \
+    HIP(hipMemcpy, (void *, const void *, size_t, int)) \
+    HIP(hipDeviceSynchronize, (void)) \
+    HIP(hipStreamCreate, (hipStream_t *)) \
+    HIP(hipStreamCreateWithFlags, (hipStream_t *, unsigned)) \
+    HIP(hipStreamCreateWithPriority, (hipStream_t *, unsigned, int)) \
+    HIP(hipExtStreamCreateWithCUMask, (hipStream_t *, uint32_t, const uint32_t *)) \
+    HIP(hipStreamDestroy, (hipStream_t)) \
+    HIP(hipStreamSynchronize, (hipStream_t)) \
+    HIP(hipStreamSynchronize_spt, (hipStream_t)) \
+    HIP(hipStreamGetPriority, (hipStream_t, int *)) \
+    HIP(hipStreamBeginCapture, (hipStream_t, int)) \
+    HIP(hipStreamEndCapture, (hipStream_t, hipGraph_t *)) \
+    HIP(hipGraphGetNodes, (hipGraph_t, void *, size_t *)) \
+    HIP(hipGraphInstantiate, (void **, hipGraph_t, void *, char *, size_t)) \
+    HIP(hipGraphLaunch, (void *, hipStream_t)) \
+    HIP(hipGraphLaunch_spt, (void *, hipStream_t)) \
+    HIP(hipModuleLoadData, (hipModule_t *, const void *)) \
+    HIP(hipModuleGetFunction, (hipFunction_t *, hipModule_t, const char *)) \
+    HIP(hipLaunchKernel, (const void *, dim3, dim3, void **, size_t, hipStream_t)) \
+    HIP(hipLaunchKernel_spt, (const void *, dim3, dim3, void **, size_t, hipStream_t)) \
+    HIP(hipExtLaunchKernel, (const void *, dim3, dim3, void **, size_t, hipStream_t, hipEvent_t, hipEvent_t, int)) \
+    HIP(hipLaunchCooperativeKernel, (const void *, dim3, dim3, void **, unsigned, hipStream_t)) \
+    HIP(hipLaunchCooperativeKernel_spt, (const void *, dim3, dim3, void **, unsigned, hipStream_t)) \
+    HIP(hipLaunchCooperativeKernelMultiDevice, (hipLaunchParams *, int, unsigned)) \
+    HIP(hipExtLaunchMultiKernelMultiDevice, (hipLaunchParams *, int, unsigned)) \
+    HIP(hipLaunchKernelExC, (const hipLaunchConfig_t *, const void *, void **)) \
+    HIP(hipModuleLaunchKernel, (hipFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, hipStream_t, void **, void **)) \
+    HIP(hipModuleLaunchCooperativeKernel, (hipFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, hipStream_t, void **)) \
+    HIP(hipExtModuleLaunchKernel, (hipFunction_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, size_t, hipStream_t, void **, void **, hipEvent_t, hipEvent_t, uint32_t)) \
+    HIP(hipHccModuleLaunchKernel, (hipFunction_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, size_t, hipStream_t, void **, void **, hipEvent_t, hipEvent_t)) \
+    HIP(MANGLED, (hipFunction_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, size_t, hipStream_t, void **, void **, hipEvent_t, hipEvent_t, uint32_t)) \
+    HIP(hipConfigureCall, (dim3, dim3, size_t, hipStream_t)) \
+    HIP(hipSetupArgument, (const void *, size_t, size_t)) \
+    HIP(hipLaunchByPtr, (const void *)) \
+    HIP(__hipRegisterFunction, (void *, const void *, const char *, const char *, unsigned, void *, void *, void *, void *, int *))
+
+#ifdef LOOK_UP
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#define HIP(name, arguments) static hipError_t (*name) arguments __attribute__((unused));
+FUNCTIONS(HIP)
+#undef HIP
+#define TEXT(name) #name
+static void look_up(void) {
+    /* As those do who pick any runtime: local to themselves. */
+    const char *file = getenv("HIP_RUNTIME");
+    void *runtime = dlopen(file ? file : "libamdhip64.so.6", RTLD_NOW | RTLD_LOCAL);
+    if (runtime == NULL) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(70);
+    }
+    hipError_t (*get)(const char *, void **, int, uint64_t, int *) = (hipError_t (*)(const char *, void **, int, uint64_t, int *))dlsym(runtime, "hipGetProcAddress");
+    int turn = 0, status;
+#define HIP(name, arguments) \
+    { \
+        void *found = NULL; \
+        if (turn++ % 2 == 0 && TEXT(name)[0] == 'h') get(TEXT(name), &found, 60400, 0, &status); else found = dlsym(runtime, TEXT(name)); \
+        if (found == NULL) { fprintf(stderr, "%s: not found\n", TEXT(name)); exit(70); } \
+        name = (hipError_t (*) arguments)found; \
+    }
+    FUNCTIONS(HIP)
+#undef HIP
+}
+#else
+#define HIP(name, arguments) hipError_t name arguments;
+FUNCTIONS(HIP)
+#undef HIP
+static inline void look_up(void) {}
+#endif
+
+#endif

@@ -1,0 +1,314 @@
+//! Kernels: how they are registered, found and launched.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::io::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use crate::capture::Node;
+use crate::device::{current, put};
+use crate::error::{Code, INVALID_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, answer};
+use crate::event;
+use crate::stream::{self, Handle};
+
+/// A kernel is what its name says.
+struct Kernel {
+    name: String,
+}
+
+static KERNELS: OnceLock<RwLock<HashMap<usize, Arc<Kernel>>>> = OnceLock::new();
+
+/// By the address of the program's function, or of a module's.
+fn kernels() -> &'static RwLock<HashMap<usize, Arc<Kernel>>> {
+    KERNELS.get_or_init(RwLock::default)
+}
+
+fn find(function: *const c_void, otherwise: Code) -> Result<Arc<Kernel>, Code> {
+    let kernels = kernels().read().unwrap_or_else(PoisonError::into_inner);
+    kernels.get(&function.addr()).cloned().ok_or(otherwise)
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Dim3 {
+    x: u32,
+    y: u32,
+    z: u32,
+}
+
+pub(crate) type Arguments = *mut *mut c_void;
+
+impl Kernel {
+    /// Does what it does, and says how long it takes.
+    fn run(&self, arguments: Arguments) -> Duration {
+        // SAFETY: who launches one of the kernels below passes the arguments it takes.
+        let argument = |n: usize| unsafe { *arguments.add(n) };
+        // SAFETY: as above.
+        let number = |n: usize| unsafe { argument(n).cast::<u64>().read_unaligned() };
+        if self.name.contains("spin") {
+            return Duration::from_nanos(number(0));
+        }
+        // SAFETY: as above: an address, for the others a value and how many there are.
+        unsafe {
+            if self.name.contains("increment") {
+                let counter = argument(0).cast::<*const AtomicU64>().read_unaligned();
+                (*counter).fetch_add(1, Ordering::Relaxed);
+            } else if self.name.contains("fill") {
+                let (to, value) = (argument(0).cast::<*mut f32>(), argument(1).cast::<f32>());
+                for n in 0..usize::try_from(number(2)).unwrap_or(0) {
+                    to.read_unaligned().add(n).write(value.read_unaligned());
+                }
+            } else if self.name.contains("add") {
+                let (to, from) = (argument(0).cast::<*mut f32>(), argument(1).cast::<*const f32>());
+                for n in 0..usize::try_from(number(2)).unwrap_or(0) {
+                    *to.read_unaligned().add(n) += *from.read_unaligned().add(n);
+                }
+            } else {
+                return Duration::from_micros(20);
+            }
+        }
+        Duration::from_micros(1)
+    }
+
+    fn launch_on(&self, handle: Handle, arguments: Arguments) -> Result<(), Code> {
+        let stream = stream::get(handle)?;
+        log(&self.name);
+        if self.name.contains("nothing") {
+            return Ok(());
+        }
+        let length = self.run(arguments);
+        if stream.record(Node::Kernel(length)) { Ok(()) } else { stream.queue.launch(length) }
+    }
+}
+
+/// For whoever wants to see what came through: `HIP_STANDIN_LOG` names a file that gets each kernel's name.
+fn log(name: &str) {
+    static PATH: OnceLock<Option<std::ffi::OsString>> = OnceLock::new();
+    let Some(path) = PATH.get_or_init(|| std::env::var_os("HIP_STANDIN_LOG")) else { return };
+    if let Ok(mut file) = std::fs::OpenOptions::new().create(true).append(true).open(path) {
+        let _ = file.write_all(format!("{name}\n").as_bytes());
+    }
+}
+
+pub(crate) extern "C" fn launch(
+    f: *const c_void,
+    _grid: Dim3,
+    _block: Dim3,
+    arguments: Arguments,
+    _shared: usize,
+    stream: Handle,
+) -> Code {
+    answer(find(f, INVALID_FUNCTION).and_then(|kernel| kernel.launch_on(stream, arguments)))
+}
+
+pub(crate) extern "C" fn launch_own(
+    f: *const c_void,
+    grid: Dim3,
+    block: Dim3,
+    arguments: Arguments,
+    shared: usize,
+    stream: Handle,
+) -> Code {
+    launch(f, grid, block, arguments, shared, stream::own(stream))
+}
+
+pub(crate) extern "C" fn launch_ext(
+    f: *const c_void,
+    _grid: Dim3,
+    _block: Dim3,
+    arguments: Arguments,
+    _shared: usize,
+    stream: Handle,
+    start: event::Handle,
+    stop: event::Handle,
+    _flags: c_int,
+) -> Code {
+    answer(
+        find(f, INVALID_FUNCTION)
+            .and_then(|kernel| between(start, stop, stream, || kernel.launch_on(stream, arguments))),
+    )
+}
+
+fn between(
+    start: event::Handle,
+    stop: event::Handle,
+    stream: Handle,
+    work: impl FnOnce() -> Result<(), Code>,
+) -> Result<(), Code> {
+    let record = |event: event::Handle| if event.is_null() { 0 } else { event::record(event, stream) };
+    record(start);
+    work()?;
+    record(stop);
+    Ok(())
+}
+
+/// `hipLaunchConfig_t` and `HIP_LAUNCH_CONFIG` alike.
+#[repr(C)]
+pub(crate) struct Config {
+    shape: [u64; 4],
+    stream: Handle,
+}
+
+pub(crate) extern "C" fn launch_config(
+    config: *const Config,
+    f: *const c_void,
+    arguments: Arguments,
+) -> Code {
+    // SAFETY: null or valid, as the caller vouches.
+    let config = unsafe { config.as_ref() }.ok_or(INVALID_VALUE);
+    answer(config.and_then(|config| find(f, INVALID_FUNCTION)?.launch_on(config.stream, arguments)))
+}
+
+pub(crate) extern "C" fn launch_module(
+    f: *const c_void,
+    _gx: c_uint,
+    _gy: c_uint,
+    _gz: c_uint,
+    _bx: c_uint,
+    _by: c_uint,
+    _bz: c_uint,
+    _shared: c_uint,
+    stream: Handle,
+    arguments: Arguments,
+    _extra: *mut c_void,
+) -> Code {
+    answer(find(f, INVALID_HANDLE).and_then(|kernel| kernel.launch_on(stream, arguments)))
+}
+
+pub(crate) extern "C" fn launch_module_ext(
+    f: *const c_void,
+    _gx: u32,
+    _gy: u32,
+    _gz: u32,
+    _bx: u32,
+    _by: u32,
+    _bz: u32,
+    _shared: usize,
+    stream: Handle,
+    arguments: Arguments,
+    _extra: *mut c_void,
+    start: event::Handle,
+    stop: event::Handle,
+) -> Code {
+    answer(
+        find(f, INVALID_HANDLE)
+            .and_then(|kernel| between(start, stop, stream, || kernel.launch_on(stream, arguments))),
+    )
+}
+
+/// `hipLaunchParams`.
+#[repr(C)]
+pub(crate) struct Params {
+    function: *const c_void,
+    grid: Dim3,
+    block: Dim3,
+    arguments: Arguments,
+    shared: usize,
+    stream: Handle,
+}
+
+pub(crate) extern "C" fn launch_all(list: *const Params, count: c_int, _flags: c_uint) -> Code {
+    let count = usize::try_from(count).unwrap_or(0);
+    answer(if list.is_null() {
+        Err(INVALID_VALUE)
+    } else {
+        // SAFETY: the caller says that there are that many.
+        let list = unsafe { std::slice::from_raw_parts(list, count) };
+        list.iter()
+            .try_for_each(|one| find(one.function, INVALID_FUNCTION)?.launch_on(one.stream, one.arguments))
+    })
+}
+
+thread_local! {
+    /// What the next launch is to be like, the last on top.
+    static CONFIGURED: RefCell<Vec<(Dim3, Dim3, usize, Handle)>> = RefCell::default();
+    static SET_UP: RefCell<Vec<u8>> = RefCell::default();
+}
+
+pub(crate) extern "C" fn push_configuration(grid: Dim3, block: Dim3, shared: usize, stream: Handle) -> Code {
+    CONFIGURED.with_borrow_mut(|stack| stack.push((grid, block, shared, stream)));
+    answer(Ok(()))
+}
+
+pub(crate) extern "C" fn pop_configuration(
+    grid: *mut Dim3,
+    block: *mut Dim3,
+    shared: *mut usize,
+    stream: *mut Handle,
+) -> Code {
+    answer(CONFIGURED.with_borrow_mut(Vec::pop).ok_or(INVALID_VALUE).and_then(|top| {
+        put(grid, top.0).and(put(block, top.1)).and(put(shared, top.2)).and(put(stream, top.3))
+    }))
+}
+
+pub(crate) extern "C" fn set_up_argument(value: *const u8, size: usize, offset: usize) -> Code {
+    SET_UP.with_borrow_mut(|bytes| {
+        bytes.resize(bytes.len().max(offset + size), 0);
+        // SAFETY: the caller says that there are that many bytes.
+        bytes[offset..offset + size].copy_from_slice(unsafe { std::slice::from_raw_parts(value, size) });
+    });
+    answer(Ok(()))
+}
+
+/// Arguments of eight bytes each.
+pub(crate) extern "C" fn launch_by_pointer(f: *const c_void) -> Code {
+    answer(CONFIGURED.with_borrow_mut(Vec::pop).ok_or(INVALID_VALUE).and_then(|top| {
+        let mut bytes = SET_UP.take();
+        let mut arguments: Vec<_> =
+            bytes.chunks_mut(8).map(|chunk| chunk.as_mut_ptr().cast::<c_void>()).collect();
+        find(f, INVALID_FUNCTION)?.launch_on(top.3, arguments.as_mut_ptr())
+    }))
+}
+
+pub(crate) extern "C" fn register_binary(_data: *const c_void) -> *mut *mut c_void {
+    Box::into_raw(Box::new(std::ptr::null_mut()))
+}
+
+pub(crate) extern "C" fn unregister_binary(modules: *mut *mut c_void) {
+    if !modules.is_null() {
+        // SAFETY: made by `register_binary`, and used for the last time.
+        drop(unsafe { Box::from_raw(modules) });
+    }
+}
+
+fn name_of(name: *const c_char) -> String {
+    // SAFETY: who names a kernel passes a C string.
+    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+}
+
+pub(crate) extern "C" fn register_function(
+    _modules: *mut *mut c_void,
+    function: *const c_void,
+    name: *const c_char,
+) {
+    let kernel = Arc::new(Kernel { name: name_of(name) });
+    kernels().write().unwrap_or_else(PoisonError::into_inner).insert(function.addr(), kernel);
+}
+
+pub(crate) extern "C" fn register_nothing() {}
+
+pub(crate) extern "C" fn load_module(module: *mut *mut c_void, _image: *const c_void) -> Code {
+    answer(current().and_then(|_| put(module, Box::into_raw(Box::new(0_u64)).cast())))
+}
+
+pub(crate) extern "C" fn unload_module(_module: *mut c_void) -> Code {
+    answer(Ok(()))
+}
+
+/// Every module has every kernel.
+pub(crate) extern "C" fn get_function(
+    place: *mut *const c_void,
+    module: *mut c_void,
+    name: *const c_char,
+) -> Code {
+    if module.is_null() || name.is_null() {
+        return answer(Err(NOT_FOUND));
+    }
+    let kernel = Arc::new(Kernel { name: name_of(name) });
+    let handle = Arc::as_ptr(&kernel).cast::<c_void>();
+    kernels().write().unwrap_or_else(PoisonError::into_inner).insert(handle.addr(), kernel);
+    answer(put(place, handle))
+}

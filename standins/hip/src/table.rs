@@ -1,0 +1,231 @@
+//! The table of functions, and how it is handed to tools.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use crate::error::{Code, NOT_FOUND, NOT_SUPPORTED, answer};
+use crate::{capture, device, error, event, kernel, memory, stall, stream};
+
+include!(concat!(env!("OUT_DIR"), "/names.rs"));
+
+unsafe extern "C" {
+    /// What answers for functions that nobody needed yet.
+    static hip_standin_defaults: [*const c_void; NAMES.len()];
+    /// What programs reach by name; null for what is not exported.
+    static hip_standin_exports: [*const c_void; NAMES.len()];
+}
+
+/// `{ size_t size; function slots[]; }`, and behind them those functions that have no slot.
+#[repr(C)]
+struct Table {
+    size: usize,
+    functions: [*const c_void; NAMES.len()],
+}
+
+struct Shared(*mut Table);
+// SAFETY: it is written before it is shared, and by tools that are handed it at that time.
+unsafe impl Sync for Shared {}
+// SAFETY: as above.
+unsafe impl Send for Shared {}
+
+/// The slots that version 6.4 has.
+const SHOWN: usize = 474;
+
+#[allow(clippy::too_many_lines, reason = "a list")]
+fn implementations() -> Vec<(&'static str, *const c_void)> {
+    macro_rules! list {
+        ($($name:literal => $function:expr,)*) => { vec![$(($name, $function as *const c_void)),*] };
+    }
+    list! {
+        "hipInit" => device::init,
+        "hipGetDeviceCount" => device::get_count,
+        "hipGetDevice" => device::get,
+        "hipSetDevice" => device::set,
+        "hipDeviceGet" => device::get_handle,
+        "hipDeviceGetPCIBusId" => device::pci_bus_id,
+        "hipDeviceGetAttribute" => device::attribute,
+        "hipDeviceGetStreamPriorityRange" => device::priority_range,
+        "hipDeviceSynchronize" => device::synchronize,
+        "hipGetDevicePropertiesR0600" => device::properties,
+        "hipRuntimeGetVersion" => device::runtime_version,
+        "hipDriverGetVersion" => device::runtime_version,
+        "hipCtxSynchronize" => device::context_synchronize,
+        "hipCtxGetCurrent" => device::context_get_current,
+        "hipGetLastError" => error::get_last_error,
+        "hipExtGetLastError" => error::get_last_error,
+        "hipPeekAtLastError" => error::peek_at_last_error,
+        "hipGetErrorName" => error::name,
+        "hipGetErrorString" => error::name,
+        "hipStreamCreate" => stream::create,
+        "hipStreamCreateWithFlags" => stream::create_with_flags,
+        "hipStreamCreateWithPriority" => stream::create_with_priority,
+        "hipExtStreamCreateWithCUMask" => stream::create_with_mask,
+        "hipStreamDestroy" => stream::destroy,
+        "hipStreamSynchronize" => stream::synchronize,
+        "hipStreamSynchronize_spt" => stream::synchronize_own,
+        "hipStreamQuery" => stream::query,
+        "hipStreamGetDevice" => stream::get_device,
+        "hipGetStreamDeviceId" => stream::device_id,
+        "hipStreamGetPriority" => stream::get_priority,
+        "hipStreamGetFlags" => stream::get_flags,
+        "hipStreamWaitEvent" => stream::wait_event,
+        "hipStreamWaitValue64" => stall::wait_value,
+        "hipStreamBeginCapture" => capture::begin,
+        "hipStreamEndCapture" => capture::end,
+        "hipStreamIsCapturing" => capture::is_capturing,
+        "hipThreadExchangeStreamCaptureMode" => capture::exchange_mode,
+        "hipGraphGetNodes" => capture::get_nodes,
+        "hipGraphInstantiate" => capture::instantiate,
+        "hipGraphDestroy" => capture::destroy,
+        "hipGraphExecDestroy" => capture::destroy,
+        "hipGraphLaunch" => capture::launch,
+        "hipGraphLaunch_spt" => capture::launch_own,
+        "hipLaunchHostFunc" => capture::launch_host_function,
+        "hipEventCreate" => event::create,
+        "hipEventCreateWithFlags" => event::create_with_flags,
+        "hipEventDestroy" => event::destroy,
+        "hipEventRecord" => event::record,
+        "hipEventRecord_spt" => event::record_own,
+        "hipEventQuery" => event::query,
+        "hipEventSynchronize" => event::synchronize,
+        "hipMalloc" => memory::allocate,
+        "hipHostMalloc" => memory::allocate_with_flags,
+        "hipExtMallocWithFlags" => memory::allocate_with_flags,
+        "hipMallocManaged" => memory::allocate_with_flags,
+        "hipMallocAsync" => memory::allocate_on,
+        "hipFree" => memory::free,
+        "hipHostFree" => memory::free,
+        "hipFreeAsync" => memory::free_on,
+        "hipMemcpy" => memory::copy,
+        "hipMemcpyAsync" => memory::copy_on,
+        "hipMemcpyWithStream" => memory::copy_on,
+        "hipMemcpyDtoH" => memory::copy_known,
+        "hipMemcpyHtoD" => memory::copy_known,
+        "hipMemset" => memory::set,
+        "hipMemsetAsync" => memory::set_on,
+        "hipMemGetInfo" => memory::information,
+        "hipModuleLoad" => kernel::load_module,
+        "hipModuleLoadData" => kernel::load_module,
+        "hipModuleLoadDataEx" => kernel::load_module,
+        "hipModuleUnload" => kernel::unload_module,
+        "hipModuleGetFunction" => kernel::get_function,
+        "hipLaunchKernel" => kernel::launch,
+        "hipLaunchKernel_spt" => kernel::launch_own,
+        "hipExtLaunchKernel" => kernel::launch_ext,
+        "hipLaunchCooperativeKernel" => kernel::launch,
+        "hipLaunchCooperativeKernel_spt" => kernel::launch_own,
+        "hipLaunchKernelExC" => kernel::launch_config,
+        "hipDrvLaunchKernelEx" => kernel::launch_config,
+        "hipModuleLaunchKernel" => kernel::launch_module,
+        "hipModuleLaunchCooperativeKernel" => kernel::launch_module,
+        "hipExtModuleLaunchKernel" => kernel::launch_module_ext,
+        "hipHccModuleLaunchKernel" => kernel::launch_module_ext,
+        "_Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j" => kernel::launch_module_ext,
+        "_Z24hipHccModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_" => kernel::launch_module_ext,
+        "hipLaunchCooperativeKernelMultiDevice" => kernel::launch_all,
+        "hipExtLaunchMultiKernelMultiDevice" => kernel::launch_all,
+        "hipConfigureCall" => kernel::push_configuration,
+        "hipSetupArgument" => kernel::set_up_argument,
+        "hipLaunchByPtr" => kernel::launch_by_pointer,
+        "__hipPushCallConfiguration" => kernel::push_configuration,
+        "__hipPopCallConfiguration" => kernel::pop_configuration,
+        "__hipRegisterFatBinary" => kernel::register_binary,
+        "__hipUnregisterFatBinary" => kernel::unregister_binary,
+        "__hipRegisterFunction" => kernel::register_function,
+        "__hipRegisterVar" => kernel::register_nothing,
+        "__hipRegisterManagedVar" => kernel::register_nothing,
+        "hipGetProcAddress" => get_proc_address,
+        "hipGetDriverEntryPoint" => get_entry_point,
+    }
+}
+
+/// Everything that is exported comes here first.
+#[unsafe(no_mangle)]
+extern "C" fn hip_standin_table() -> *const c_void {
+    static TABLE: OnceLock<Shared> = OnceLock::new();
+    let table = TABLE.get_or_init(|| {
+        let shown = std::env::var("HIP_STANDIN_SLOTS").ok().and_then(|n| n.parse().ok()).unwrap_or(SHOWN);
+        // SAFETY: filled by the assembler, with addresses of functions.
+        let functions = unsafe { hip_standin_defaults };
+        let mut table = Box::new(Table { size: 8 + 8 * shown.min(NAMES.len()), functions });
+        for (name, function) in implementations() {
+            match NAMES.iter().position(|known| *known == name) {
+                Some(place) => table.functions[place] = function,
+                None => unreachable!("{name} is no function of the interface"),
+            }
+        }
+        let table = Box::into_raw(table);
+        hand_over(table);
+        Shared(table)
+    });
+    table.0.cast_const().cast()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hip_standin_unsupported(place: c_int) -> Code {
+    let name = usize::try_from(place).ok().and_then(|place| NAMES.get(place)).unwrap_or(&"?");
+    if std::env::var_os("HIP_STANDIN_VERBOSE").is_some() {
+        eprintln!("hip stand-in: {name} is not there");
+    }
+    answer(Err(NOT_SUPPORTED))
+}
+
+type SetTable = unsafe extern "C" fn(*const c_char, u64, u64, *mut *mut c_void, u64) -> c_int;
+
+/// What `rocprofiler-register` does for AMD's: a tool shows itself by one name, and takes tables by another; or its
+/// library is named.
+fn hand_over(table: *mut Table) {
+    let look = |library: *mut c_void, name: &CStr| {
+        // SAFETY: a handle of the loader's, and a C string.
+        let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+        (!found.is_null()).then_some(found)
+    };
+    if std::env::var_os("HIP_STANDIN_NO_REGISTER").is_some() {
+        return;
+    }
+    let named =
+        std::env::var("ROCPROFILER_REGISTER_LIBRARY").ok().and_then(|path| std::ffi::CString::new(path).ok());
+    let library = match named {
+        // SAFETY: a C string; the library is wanted by the user.
+        Some(path) => unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) },
+        None if look(libc::RTLD_DEFAULT, c"rocprofiler_configure").is_some() => libc::RTLD_DEFAULT,
+        None => return,
+    };
+    let Some(set) = look(library, c"rocprofiler_set_api_table") else { return };
+    // SAFETY: the function of this name has this type.
+    let set = unsafe { std::mem::transmute::<*mut c_void, SetTable>(set) };
+    let mut tables = [table.cast::<c_void>()];
+    // SAFETY: one table, which lives for ever.
+    unsafe { set(c"hip".as_ptr(), 60_400, 0, tables.as_mut_ptr(), 1) };
+}
+
+fn exported(name: *const c_char) -> Option<*const c_void> {
+    // SAFETY: who asks for a name passes a C string.
+    let name = unsafe { CStr::from_ptr(name) }.to_str().ok()?;
+    let place = NAMES.iter().position(|known| *known == name)?;
+    // SAFETY: filled by the assembler.
+    Some(unsafe { hip_standin_exports[place] }).filter(|address| !address.is_null())
+}
+
+extern "C" fn get_proc_address(
+    name: *const c_char,
+    place: *mut *const c_void,
+    _version: c_int,
+    _flags: u64,
+    status: *mut c_int,
+) -> Code {
+    get_entry_point(name, place, 0, status)
+}
+
+extern "C" fn get_entry_point(
+    name: *const c_char,
+    place: *mut *const c_void,
+    _flags: u64,
+    status: *mut c_int,
+) -> Code {
+    let found = exported(name);
+    if !status.is_null() {
+        let _ = device::put(status, c_int::from(found.is_none()));
+    }
+    answer(device::put(place, found.unwrap_or(std::ptr::null())).and(found.map(drop).ok_or(NOT_FOUND)))
+}
