@@ -189,18 +189,26 @@ def resnet152(batch):
     return build
 
 
-def bert_large():
+def bert_large(batch):
+    def build():
+        return bert_of(batch)
+    return build
+
+
+def bert_of(batch):
     config = transformers.BertConfig(hidden_size=1024, num_hidden_layers=2 if args.small else 24,
                                      num_attention_heads=16, intermediate_size=4096)
     model = transformers.BertModel(config).eval()
-    x = torch.randint(0, 30000, (1 if args.small else 16, 128))
+    x = torch.randint(0, 30000, (1 if args.small else batch, 128))
     return (model.half() if CUDA else model), (x,)
 
 
 PROGRAMS = {
     "resnet152-graph": lambda: Graph(resnet152(1)),
     "resnet152-eager": lambda: Eager(resnet152(32)),
-    "bert-large": lambda: Eager(bert_large),
+    "resnet152-64": lambda: Eager(resnet152(64)),
+    "bert-large": lambda: Eager(bert_large(16)),
+    "bert-large-64": lambda: Eager(bert_large(64)),
     "decoder": Decoder,
     "resnet50-training": Training,
     "streams": lambda: Streams(resnet152(1)),
