@@ -7,9 +7,11 @@
 //! * `hooks`: how a hook is written: one name in one list, plus one function.
 //! * `world`: what the hooks share: the connection to the scheduler, and the queues.
 //! * `loader`: the loader's look-up function, through which most programs reach their driver.
+//! * `copies`: what happens when the library is in a process twice.
 //! * `cuda`: the NVIDIA platform.
 //! * `xsim`: the simulated device's platform; each platform is a directory like it.
 
+mod copies;
 mod cuda;
 mod hooks;
 mod loader;

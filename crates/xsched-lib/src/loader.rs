@@ -218,7 +218,8 @@ unsafe extern "C" fn decide_version(
 /// # Safety
 /// The name is a C string, or null.
 unsafe fn hook_for(handle: *mut c_void, name: *const c_char) -> Option<&'static Hook> {
-    if name.is_null() || handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT {
+    let everywhere = handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT;
+    if name.is_null() || everywhere || crate::copies::is_spare() {
         return None;
     }
     // SAFETY: by the caller's word, and not null.
@@ -229,7 +230,9 @@ unsafe fn hook_for(handle: *mut c_void, name: *const c_char) -> Option<&'static 
 /// The function of this name in the libraries that come after ours, for programs that are linked to one of them.
 pub(crate) fn next(name: &'static CStr) -> *mut c_void {
     // SAFETY: the name is a C string.
-    unsafe { real_dlsym()(libc::RTLD_NEXT, name.as_ptr()) }
+    let next = unsafe { real_dlsym()(libc::RTLD_NEXT, name.as_ptr()) };
+    // The vendor's own is wanted, and not what another copy of ours has before it.
+    if elf::is_in_a_copy(next) { elf::next_function(name) } else { next }
 }
 
 /// The loader's own function.

@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
     // SAFETY: the caller's own arguments.
     let answer = unsafe { real_ioctl()(fd, request, argument) };
     let watched = is_call(request, ALLOC) || is_call(request, FREE);
-    if answer == 0 && watched && !argument.is_null() {
+    if answer == 0 && watched && !argument.is_null() && !crate::copies::is_spare() {
         let size = usize::try_from((request >> 16) & 0x3fff).unwrap_or(0);
         // SAFETY: the kernel has just accepted `size` bytes at `argument`.
         let words = unsafe { Words::at(argument, size) };

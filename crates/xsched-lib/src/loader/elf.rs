@@ -20,7 +20,7 @@ const OBJECT: u8 = 1;
 const FUNCTION: u8 = 2;
 
 /// The function of this name in the first library after ours that has it; else in the first of all others. Null if there
-/// is none. Where a library has several versions of it, any.
+/// is none. Where a library has several versions of it, any. Other copies of our library are passed over.
 pub(crate) fn next_function(name: &CStr) -> *mut c_void {
     let (mut passed_us, mut found) = (false, 0);
     each_library(&mut |library| {
@@ -28,6 +28,7 @@ pub(crate) fn next_function(name: &CStr) -> *mut c_void {
             passed_us = true;
         } else if let Some(address) = library.find(name, FUNCTION)
             && (passed_us || found == 0)
+            && !library.is_copy()
         {
             found = address;
             if passed_us {
@@ -39,17 +40,30 @@ pub(crate) fn next_function(name: &CStr) -> *mut c_void {
     with_exposed_provenance_mut(found)
 }
 
-/// The data of this name in a library that was loaded before ours, if there is one.
-pub(crate) fn data_before_us(name: &CStr) -> Option<*const c_void> {
-    let mut found = None;
+/// The data of this name in another library than ours, and whether that was loaded before it.
+pub(crate) fn data_elsewhere(name: &CStr) -> Option<(*const c_void, bool)> {
+    let (mut passed_us, mut found) = (false, None);
     each_library(&mut |library| {
         if library.is_ours() {
+            passed_us = true;
+        } else if let Some(address) = library.find(name, OBJECT) {
+            found = Some((with_exposed_provenance(address), !passed_us));
             return ControlFlow::Break(());
         }
-        found = library.find(name, OBJECT).map(with_exposed_provenance);
-        if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        ControlFlow::Continue(())
     });
     found
+}
+
+/// Whether an address lies in another copy of our library.
+pub(crate) fn is_in_a_copy(address: *const c_void) -> bool {
+    let mut is = false;
+    each_library(&mut |library| {
+        let there = library.holds(address.addr(), 1);
+        is = there && !library.is_ours() && library.is_copy();
+        if there { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    is
 }
 
 type Visit<'a> = &'a mut dyn FnMut(&Library<'_>) -> ControlFlow<()>;
@@ -97,6 +111,10 @@ impl Library<'_> {
     fn is_ours(&self) -> bool {
         // Not an exported function: another copy of ours must not answer for it.
         self.holds(each_library as *const () as usize, 1)
+    }
+
+    fn is_copy(&self) -> bool {
+        self.find(crate::copies::MARK, OBJECT).is_some()
     }
 
     /// Whether all of these bytes lie in a segment that can be read.
@@ -203,7 +221,16 @@ mod tests {
         assert!(next_function(c"no_library_has_this").is_null());
         assert!(next_function(c"").is_null());
         assert!(next_function(c"environ").is_null(), "that is no function");
-        assert_eq!(data_before_us(c"environ"), None, "nothing comes before the program");
+        assert_eq!(data_elsewhere(c"getpid"), None, "that is no data");
+    }
+
+    #[test]
+    fn data_is_found_and_where_it_is() {
+        let (environ, before_us) = data_elsewhere(c"environ").unwrap();
+        assert!(!before_us, "the program comes first");
+        // SAFETY: a C string.
+        assert_eq!(environ, unsafe { crate::loader::real_dlsym()(libc::RTLD_NEXT, c"environ".as_ptr()) });
+        assert!(!is_in_a_copy(environ));
     }
 
     #[test]
