@@ -76,6 +76,12 @@ fn real_ioctl() -> Ioctl {
     unsafe { std::mem::transmute::<*mut c_void, Ioctl>(found) }
 }
 
+/// Has the calls answered by somebody else than the system.
+#[cfg(test)]
+pub(crate) fn answer_with(ioctl: *mut c_void) {
+    REAL_IOCTL.store(ioctl, Ordering::Release);
+}
+
 /// Watches the resource manager's calls go by.
 ///
 /// # Safety
