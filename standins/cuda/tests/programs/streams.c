@@ -20,9 +20,10 @@ static void order(void) {
     MUST(cuEventRecord(begin, stream[0]));
     for (int n = 0; n < 2 * EACH; n++) {
         MUST(cuEventCreate(&end[n], 0));
-        /* The first is long: all the others are there before it ends. */
+        /* The first has begun before the others come, and is so long that all of them come before it ends. */
         MUST(spin(stream[n / EACH], n == 0 ? 100000000 : 2000000));
         MUST(cuEventRecord(end[n], stream[n / EACH]));
+        if (n == 0) sleep_until(now_ns() + 20000000);
     }
     MUST(cuCtxSynchronize());
     for (int n = 0; n < 2 * EACH; n++) MUST(cuEventElapsedTime(&ms[n], begin, end[n]));
