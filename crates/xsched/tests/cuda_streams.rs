@@ -111,7 +111,7 @@ fn of<'a>(status: &'a Status, name: &str) -> Vec<&'a TaskStatus> {
 }
 
 /// A batch on one device beside something important on another or the same: how many rounds of 2 ms it makes in a second.
-fn pace_beside(policy: &str, batch_on: &str, important_on: &str) -> f64 {
+fn pace_beside(policy: &str, batch_on: &str, important_on: &str, is_held: bool) -> f64 {
     let machine = Machine::with_devices(Stage::with_service(), "2");
     let policy = Request::Policy { name: Some(policy.to_owned()), timeslice_us: None, k: None };
     assert!(matches!(machine.stage.ask(&policy), Reply::Policy { .. }));
@@ -131,17 +131,19 @@ fn pace_beside(policy: &str, batch_on: &str, important_on: &str) -> f64 {
     let number = |on: &str| u32::from(on == "1" || on.ends_with("01"));
     assert_eq!(of(&status, "low")[0].device, device(number(batch_on)), "by its PCI address");
     assert_eq!(of(&status, "high")[0].device, device(number(important_on)), "by its PCI address");
-    std::thread::sleep(Duration::from_millis(50));
+    if is_held {
+        eventually("it is held", || of(&machine.stage.status(), "low")[0].state == TaskState::Held);
+    }
     batch.pace(|| std::thread::sleep(Duration::from_millis(700))).0
 }
 
 #[test]
 fn devices_are_scheduled_each_by_itself_or_all_together_as_the_policy_has_it() {
     const SECOND: &str = "GPU-7374616e-642d-696e-2047-505500000001";
-    let apart = pace_beside("HPF", "1", "0");
-    let by_name = pace_beside("HPF", SECOND, "0");
-    let same = pace_beside("HPF", SECOND, "1");
-    let together = pace_beside("HHPF", "1", "0");
+    let apart = pace_beside("HPF", "1", "0", false);
+    let by_name = pace_beside("HPF", SECOND, "0", false);
+    let same = pace_beside("HPF", SECOND, "1", true);
+    let together = pace_beside("HHPF", "1", "0", true);
     println!(
         "rounds of 2 ms in a second: {apart:.0} and {by_name:.0} apart, {same:.0} on the same device, {together:.0} together"
     );

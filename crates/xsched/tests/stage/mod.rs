@@ -67,6 +67,7 @@ fn programs() -> &'static Path {
 }
 
 /// Builds one more of the programs or libraries, for a test that needs it alone. Answers where it is.
+#[allow(dead_code, reason = "most tests have enough in those that are built for all")]
 pub(crate) fn built_program(name: &str, options: &[&str]) -> PathBuf {
     let place = programs();
     let draft = place.join(format!("{name}.{}", std::process::id()));

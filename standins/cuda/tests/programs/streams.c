@@ -29,7 +29,7 @@ static void order(void) {
     for (int n = 0; n < 2 * EACH; n++) MUST(cuEventElapsedTime(&ms[n], begin, end[n]));
     for (int n = 0; n < 2 * EACH; n++) {
         int place = 0;
-        for (int other = 0; other < 2 * EACH; other++) place += ms[other] < ms[n];
+        for (int other = 0; other < 2 * EACH; other++) place += ms[other] < ms[n] || (ms[other] == ms[n] && other < n);
         said[place] = n < EACH ? 'l' : 'h';
     }
     said[2 * EACH] = 0;
