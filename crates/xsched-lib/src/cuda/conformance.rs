@@ -110,9 +110,9 @@ struct Device {
 
 impl Device {
     fn open() -> Self {
-        let _alone = Alone::take();
+        let alone = Alone::take();
         device();
-        Self { queues: Mutex::default(), _alone }
+        Self { queues: Mutex::default(), _alone: alone }
     }
 
     fn make_current() {
