@@ -126,6 +126,37 @@ fn whoever_is_killed_while_suspended_leaves_the_device_to_others() {
     assert!(after_it > 0.8 * beside_it && beside_it > 0.8 * after_it);
 }
 
+/// Suspends a program that has just launched one long kernel.
+fn suspended(machine: &Machine, program: &[&str]) -> Actor {
+    let long = Actor::enter(machine.run(&["--name", "long"], program));
+    assert_eq!(long.line(), "launched");
+    let state =
+        || machine.stage.status().tasks.iter().find(|task| task.name == "long").map(|task| task.state);
+    eventually("it is scheduled", || state().is_some());
+    set(machine, &long, "--suspend");
+    eventually("it is suspended", || state() == Some(TaskState::Suspended));
+    assert!(long.lines.recv_timeout(Duration::from_millis(600)).is_err(), "it runs on");
+    long
+}
+
+#[test]
+fn a_suspended_kernel_goes_on_when_the_service_dies() {
+    let mut machine = Machine::new(Stage::with_service());
+    let mut long = suspended(&machine, &["long", "400"]);
+    machine.stage.kill_service();
+    assert!(long.line().ends_with(" 5"), "its data is right");
+    long.ends_well();
+}
+
+#[test]
+fn a_suspended_program_that_exits_leaves_nothing_stopped() {
+    let machine = Machine::new(Stage::with_service());
+    let mut long = suspended(&machine, &["long", "400", "exit"]);
+    long.tell();
+    assert_eq!(long.line(), "ended at exit");
+    assert_eq!(long.child.wait().unwrap().code(), Some(3));
+}
+
 #[test]
 fn several_background_programs_share_what_one_would_have() {
     const BATCH: [&str; 4] = ["load", "batch", "4", "1000"];

@@ -70,7 +70,7 @@ pub(crate) fn uuid(device: usize) -> [u8; 16] {
 
 /// As people write it.
 fn uuid_text(device: usize) -> String {
-    let digits: String = uuid(device).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = format!("{:032x}", u128::from_be_bytes(uuid(device)));
     let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
     format!("GPU-{}", parts.join("-"))
 }
