@@ -45,7 +45,7 @@ pub(super) fn preload(machine: &Machine) -> Vec<Check> {
             HERE,
             name,
             format!("preloads {other}, which hooks what XSched hooks"),
-            "unset LD_PRELOAD before `xsched run`: a program can have only one scheduler",
+            "unset LD_PRELOAD: a program can have only one scheduler, and `xsched run` leaves others out",
         ));
     } else if entries.iter().any(|entry| file_name(entry).as_deref() == Some(LIBRARY)) {
         checks.push(Check::warning(

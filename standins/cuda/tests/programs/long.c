@@ -6,6 +6,7 @@
  * With exit, it exits on a line of input, and waits for the kernel once more when everybody else has left.
  */
 #include <pthread.h>
+#include <unistd.h>
 #include "gpu.h"
 
 static CUcontext context;
@@ -37,12 +38,15 @@ int main(int argc, char **argv) {
     MUST(cuMemAlloc_v2(&memory, 64));
     MUST(fill(stream, 1000, memory, 3, 16));
     MUST(cuStreamSynchronize(stream));
+    /* By now it is known to be alone, if it is. */
+    sleep_until(now_ns() + 200000000);
     uint64_t begun = now_ns();
     MUST(add(stream, ms * 1000000, memory, memory, 1, 16));
     MUST(add(stream, 1000, memory, memory, 1, 16));
     puts("launched");
     fflush(stdout);
     if (exits) EXPECT(pthread_create(&thread, NULL, leave, NULL) == 0);
+    while (exits) pause();
     MUST(cuStreamSynchronize(stream));
     uint64_t took = (now_ns() - begun) / 1000000;
     MUST(cuMemcpyDtoH_v2(&sum, memory + 60, 4));
