@@ -10,6 +10,7 @@
  *   XSCHED_STANDIN_CUDA            the file through which processes share the devices; one file is one machine
  *                                  (default: xsched-standin-cuda in $XDG_RUNTIME_DIR, or in /tmp with the user's number)
  *   XSCHED_STANDIN_CUDA_DEVICES    how many devices there are (default 1, at most 8)
+ *   CUDA_VISIBLE_DEVICES           which of them the program sees, and in which order: numbers, or GPU-... names
  *   XSCHED_STANDIN_CUDA_SWITCH_US  what changing from one process to another costs (default 180)
  *   XSCHED_STANDIN_CUDA_WITHOUT    what this machine lacks, separated by commas:
  *     memory-waits      cuStreamWaitValue32 and cuStreamWriteValue32 answer "not supported"

@@ -334,7 +334,7 @@ impl Lane {
         let level = self.hw.capabilities().negotiate(request)?;
         let mut stop = lock(&self.stop);
         if stop.told.is_some_and(|told| told != level) {
-            self.tell(&mut stop, None)?;
+            self.tell(&mut stop, None, true)?;
         }
         stop.level = level;
         let held_by_device = level > Level::Block && self.hw.holds_what_is_launched();
@@ -364,6 +364,7 @@ impl Lane {
         let at_interrupt = stop.level == Level::Interrupt;
         let ordered = self.gate().order();
         let order = if at_interrupt { ordered } else { Order::Free };
+        let was_counted = stop.order != Order::Free;
         if order != stop.order {
             self.hw.order_changed(order);
             let goes_on = stop.order.stops() && !order.stops();
@@ -378,12 +379,13 @@ impl Lane {
         let stands_still = self.gate().is_closed() || (ordered.stops() && !gives_way);
         // The gate alone is level 1: the device has to be told nothing.
         let wanted = (stands_still && stop.level > Level::Block).then_some(stop.level);
-        if wanted == stop.told { Ok(()) } else { self.tell(stop, wanted) }
+        if wanted == stop.told { Ok(()) } else { self.tell(stop, wanted, was_counted) }
     }
 
-    fn tell(&self, stop: &mut Stop, wanted: Option<Level>) -> Result<(), HalError> {
+    fn tell(&self, stop: &mut Stop, wanted: Option<Level>, was_counted: bool) -> Result<(), HalError> {
         match wanted {
-            Some(level) if self.gate().epoch().is_idle() => self.hw.preempt_idle(level)?,
+            // A queue that was free until now looks idle whatever it does: nobody has counted.
+            Some(level) if was_counted && self.gate().epoch().is_idle() => self.hw.preempt_idle(level)?,
             Some(level) => self.hw.preempt(level)?,
             None => self.hw.restore()?,
         }
@@ -455,4 +457,69 @@ impl Drop for Admitted<'_> {
 /// every statement.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::gate::Unlinked;
+    use crate::hal::Progress;
+    use crate::ids::DeviceId;
+    use crate::level::{Capabilities, LevelCost};
+
+    /// Notes how it is stopped.
+    struct Device {
+        capabilities: Capabilities,
+        told: Mutex<Vec<&'static str>>,
+    }
+
+    impl Device {
+        fn note(&self, what: &'static str) -> Result<(), HalError> {
+            lock(&self.told).push(what);
+            Ok(())
+        }
+    }
+
+    impl HwQueue for Device {
+        fn device(&self) -> DeviceId {
+            DeviceId(1)
+        }
+        fn capabilities(&self) -> &Capabilities {
+            &self.capabilities
+        }
+        fn mark(&self, _: Marker) -> Result<(), HalError> {
+            Ok(())
+        }
+        fn progress(&self) -> Progress {
+            Progress::default()
+        }
+        fn wait(&self, _: Marker, _: Duration) -> Result<bool, HalError> {
+            Ok(false)
+        }
+        fn synchronize(&self) -> Result<(), HalError> {
+            Ok(())
+        }
+        fn preempt(&self, _: Level) -> Result<(), HalError> {
+            self.note("preempt")
+        }
+        fn preempt_idle(&self, _: Level) -> Result<(), HalError> {
+            self.note("preempt idle")
+        }
+        fn restore(&self) -> Result<(), HalError> {
+            self.note("restore")
+        }
+    }
+
+    #[test]
+    fn a_queue_that_nobody_has_counted_is_not_taken_for_idle() {
+        let capabilities = Capabilities::block_only("d", "").with_interrupt(Ok(LevelCost::default()));
+        let device = Arc::new(Device { capabilities, told: Mutex::default() });
+        let gate = Shared::from(Arc::new(Gate::default()));
+        let lane = Lane::new(device.clone(), gate, Arc::new(Unlinked), LevelRequest::Auto).unwrap();
+        for order in [Order::Stop, Order::Watched, Order::Stop, Order::Free] {
+            lane.gate().give(order);
+            lane.enforce().unwrap();
+        }
+        assert_eq!(*lock(&device.told), ["preempt", "restore", "preempt idle", "restore"]);
+    }
 }

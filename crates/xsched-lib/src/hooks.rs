@@ -32,6 +32,9 @@ macro_rules! hooks {
                 let Some(real) = (unsafe { real::$name.get(crate::loader::next) }) else { return $missing };
                 // SAFETY: the caller vouches for the arguments, which are passed on as they are.
                 let real = || unsafe { real($($argument),*) };
+                if crate::copies::is_spare() {
+                    return real();
+                }
                 match ::xsched_interpose::Outermost::enter() {
                     Some(_outermost) => {
                         #[allow(clippy::redundant_closure_call, reason = "a hook may be a closure over the arguments")]

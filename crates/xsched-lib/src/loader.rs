@@ -1,4 +1,4 @@
-//! The loader's own look-up function, hooked: most programs reach the vendor's library through it.
+//! The loader's own look-up functions, hooked: most programs reach the vendor's library through them.
 //!
 //! ```text
 //!   dlsym(handle, "cuLaunchKernel") ──► one of our names? ──no──► jump to the real dlsym, as if we were not there
@@ -9,6 +9,11 @@
 //!
 //! The real `dlsym` looks at its return address to know who asks, so for names that are not ours it is jumped to, not
 //! called. It may run before anything of ours, or of Rust's, is set up: no lock, no allocation, no state but atomics.
+//!
+//! `dlvsym`, which looks up one version of a name, is hooked in the same way. So neither can find the other for us:
+//! [`elf`] does.
+
+pub(crate) mod elf;
 
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_void};
@@ -31,6 +36,12 @@ pub(crate) struct Hook {
 unsafe impl Sync for Hook {}
 
 impl Hook {
+    /// Whether the vendor's function is known, and is another than this.
+    fn is_of_another(&self, found: *mut c_void) -> bool {
+        let known = self.real.load(Ordering::Acquire);
+        !known.is_null() && known != found
+    }
+
     /// Remembers the vendor's function and answers with ours.
     pub(crate) fn put_before(&self, real: *mut c_void) -> *mut c_void {
         if real.cast_const() != self.ours {
@@ -137,8 +148,10 @@ impl<F: Copy> Function<F> {
 }
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
 static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Looks a symbol up as the loader does.
 ///
@@ -169,30 +182,100 @@ pub(crate) unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char
     )
 }
 
+/// Looks one version of a symbol up as the loader does.
+///
+/// # Safety
+/// As the loader's function of this name demands.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn dlvsym(
+    _handle: *mut c_void,
+    _name: *const c_char,
+    _version: *const c_char,
+) -> *mut c_void {
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "call {decide}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jne 2f",
+        // As above.
+        "mov rax, qword ptr [rip + {real}]",
+        "jmp rax",
+        "2:",
+        "ret",
+        decide = sym decide_version,
+        real = sym REAL_DLVSYM,
+    )
+}
+
 /// Answers with our hook for a name of ours, and with null for every other.
 unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> *mut c_void {
     let real = real_dlsym();
-    if name.is_null() || handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT {
-        return std::ptr::null_mut();
-    }
-    // SAFETY: whoever looks a name up passes a C string, or null, which was ruled out.
-    let wanted = unsafe { CStr::from_ptr(name) };
-    let hook = LIBRARIES.iter().find_map(|library| library.hook(wanted));
-    let of_a_copy = crate::hip::stand_before(wanted);
-    if hook.is_none() && of_a_copy.is_none() {
-        return std::ptr::null_mut();
-    }
-    if crate::opencl::is_asked_of_a_driver(wanted, caller) {
-        return std::ptr::null_mut();
-    }
+    // SAFETY: what the caller passed as a name.
+    let Some(before) = (unsafe { before(handle, name, caller) }) else { return std::ptr::null_mut() };
     // SAFETY: these are the caller's own arguments.
     let found = unsafe { real(handle, name) };
-    match (hook, of_a_copy) {
-        _ if found.is_null() => found,
-        (Some(hook), _) => hook.put_before(found),
-        (None, Some(stand_before)) => stand_before(found),
-        (None, None) => found,
+    before.put(found)
+}
+
+/// The same for one version of a name. A library that has several is known to us by the first that was asked for; the
+/// others are left alone.
+unsafe extern "C" fn decide_version(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+) -> *mut c_void {
+    let real = real_dlvsym();
+    // SAFETY: what the caller passed as a name.
+    let Some(before) = (unsafe { before(handle, name, std::ptr::null()) }) else {
+        return std::ptr::null_mut();
+    };
+    // SAFETY: these are the caller's own arguments.
+    let found = unsafe { real(handle, name, version) };
+    match before {
+        Before::Known(hook) if hook.is_of_another(found) => found,
+        before => before.put(found),
     }
+}
+
+/// What stands before a function that is looked up.
+enum Before {
+    /// One of our hooks.
+    Known(&'static Hook),
+    /// A hook of the copy that the function is found in.
+    OfCopy(crate::hip::StandsBefore),
+}
+
+impl Before {
+    fn put(&self, found: *mut c_void) -> *mut c_void {
+        match self {
+            _ if found.is_null() => found,
+            Self::Known(hook) => hook.put_before(found),
+            Self::OfCopy(hook) => hook.put(found),
+        }
+    }
+}
+
+/// What stands before what is looked up in a library; none for what is looked up in all of them, where we come first
+/// anyway.
+///
+/// # Safety
+/// The name is a C string, or null.
+unsafe fn before(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> Option<Before> {
+    let everywhere = handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT;
+    if name.is_null() || everywhere || crate::copies::is_spare() {
+        return None;
+    }
+    // SAFETY: by the caller's word, and not null.
+    let wanted = unsafe { CStr::from_ptr(name) };
+    let hook = LIBRARIES.iter().find_map(|library| library.hook(wanted)).map(Before::Known);
+    let before = hook.or_else(|| crate::hip::stand_before(wanted).map(Before::OfCopy))?;
+    (!crate::opencl::is_asked_of_a_driver(wanted, caller)).then_some(before)
 }
 
 /// The function of this name in the libraries that come after ours, for programs that are linked to one of them; else
@@ -200,17 +283,35 @@ unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: *c
 pub(crate) fn next(name: &'static CStr) -> *mut c_void {
     // SAFETY: the name is a C string.
     let next = unsafe { real_dlsym()(libc::RTLD_NEXT, name.as_ptr()) };
+    // The vendor's own is wanted, and not what another copy of ours has before it.
+    let next = if elf::is_in_a_copy(next) { elf::next_function(name) } else { next };
     if next.is_null() { crate::loaded::find(name) } else { next }
 }
 
-/// The loader's own function. Found by its version, for by name alone we would find ourselves.
+/// The loader's own function.
 pub(crate) fn real_dlsym() -> Dlsym {
-    let mut found = REAL_DLSYM.load(Ordering::Acquire);
-    if found.is_null() {
-        // SAFETY: both are C strings; every glibc for this architecture has this version of the function.
-        found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), c"GLIBC_2.2.5".as_ptr()) };
-        REAL_DLSYM.store(found, Ordering::Release);
+    // SAFETY: the loader's `dlsym` has this type, and so has what stands in for it.
+    unsafe { std::mem::transmute::<*mut c_void, Dlsym>(real(&REAL_DLSYM, c"dlsym")) }
+}
+
+fn real_dlvsym() -> Dlvsym {
+    // SAFETY: as above, for `dlvsym`.
+    unsafe { std::mem::transmute::<*mut c_void, Dlvsym>(real(&REAL_DLVSYM, c"dlvsym")) }
+}
+
+/// A function of the loader's, looked for once.
+fn real(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    /// A loader without such a function: nothing can be found.
+    extern "C" fn nothing() -> *mut c_void {
+        std::ptr::null_mut()
     }
-    // SAFETY: the loader's `dlsym` has this type. Without it nothing in this process could have found us.
-    unsafe { std::mem::transmute::<*mut c_void, Dlsym>(found) }
+    let mut found = place.load(Ordering::Acquire);
+    if found.is_null() {
+        found = elf::next_function(name);
+        if found.is_null() {
+            found = nothing as *mut c_void;
+        }
+        place.store(found, Ordering::Release);
+    }
+    found
 }

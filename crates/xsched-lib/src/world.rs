@@ -117,7 +117,10 @@ impl World {
             Scheduler::Local(policy, params) => local(&environment, policy, params),
         };
         match made {
-            Ok((client, local)) => Some(Self { environment, client, local, queues: Table::default() }),
+            Ok((client, local)) => {
+                crate::copies::mention_another();
+                Some(Self { environment, client, local, queues: Table::default() })
+            }
             Err(why) => {
                 report(Severity::Error, format_args!("running unscheduled: {why}"));
                 None

@@ -1,67 +1,20 @@
 //! The CUDA hooks on a machine without a GPU: the real library in front of a stand-in for the driver.
 
+#[allow(dead_code, reason = "the other tests with this machine use the rest")]
 mod machine;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use machine::Machine;
+use machine::actor::{Actor, percentile, tell};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{Reply, Request, Target, TaskState, Wishes};
 
-/// What does not come within this time will not come.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LEVELS: [&[&str]; 2] = [&["--level", "1"], &[]];
-
-/// A program that is killed at the end of its scene, however that ends.
-struct Actor {
-    child: Child,
-    lines: Receiver<String>,
-}
-
-impl Actor {
-    fn enter(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let (sender, receiver) = channel();
-        std::thread::spawn(move || {
-            lines.map_while(Result::ok).take_while(|line| sender.send(line.clone()).is_ok()).for_each(drop);
-        });
-        Self { child, lines: receiver }
-    }
-
-    fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("it says something")
-    }
-
-    fn tell(&mut self) {
-        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-    }
-
-    fn ends_well(&mut self) {
-        assert_eq!(self.child.wait().unwrap().code(), Some(0));
-    }
-
-    /// How long its requests took, in microseconds, the shortest first.
-    fn latencies(self) -> Vec<u64> {
-        let told = std::iter::from_fn(|| Some(self.line())).take_while(|line| line != "idle");
-        let mut all: Vec<u64> = told.map(|line| line.parse().unwrap()).collect();
-        all.sort_unstable();
-        all
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+const LEVELS: [&[&str]; 3] = [&["--level", "1"], &["--level", "2"], &[]];
 
 fn says(mut command: Command, expected: &str) {
     let output = command.stdin(Stdio::null()).stderr(Stdio::piped()).output().unwrap();
@@ -93,7 +46,7 @@ fn data_is_right_whenever_a_program_is_suspended() {
         eventually("it is scheduled", || its_task().is_some());
         let device = DeviceId::new(DeviceKind::Gpu, 6 << 3).0;
         assert_eq!(its_task().unwrap().device, device, "the device by its PCI address");
-        let whom = Target::Pid(chain.child.id());
+        let whom = Target::Pid(chain.pid());
         // At moments that have nothing to do with what it does.
         for n in 0..20_u64 {
             assert_eq!(machine.stage.ask(&Request::Suspend(whom.clone())), Reply::Done);
@@ -180,11 +133,7 @@ fn requests_beside_a_batch_take_far_less_than_without_the_scheduler() {
         batch.line();
         latencies
     };
-    let percentile = |all: &[u64], percent: usize| all[(all.len() * percent / 100).min(all.len() - 1)];
-    for (name, scene) in [("alone", &alone), ("native", &native), ("scheduled", &scheduled)] {
-        let [p50, p90, p99] = [50, 90, 99].map(|percent| percentile(scene, percent));
-        println!("{name:>9}: p50 {p50:>6} us, p90 {p90:>6} us, p99 {p99:>6} us");
-    }
+    tell(&[("alone", &alone), ("native", &native), ("scheduled", &scheduled)]);
     for percent in [50, 90] {
         let [alone, native, scheduled] =
             [&alone, &native, &scheduled].map(|scene| percentile(scene, percent));
@@ -209,8 +158,7 @@ fn whoever_is_held_for_a_program_that_is_killed_runs_on() {
     };
     eventually("it is held", is_held);
     eventually("it makes no step", || low.lines.recv_timeout(Duration::from_millis(100)).is_err());
-    high.child.kill().unwrap();
-    high.child.wait().unwrap();
+    high.kill();
     let killed = Instant::now();
     low.line();
     println!("{:?} from the kill to the end of the next kernel of 1 ms", killed.elapsed());

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_uint};
 
 use crate::code::{Code, Outcome, put};
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 use crate::world::{begin, world};
 
 /// The version of CUDA that this driver speaks.
@@ -15,22 +15,23 @@ pub(crate) fn pci(device: usize) -> (u32, u16, u16) {
     (0, 0, 6 + u16::try_from(device).unwrap_or(0))
 }
 
-/// The number of a device, checked.
+/// The device that a program has this number for.
 pub(crate) fn index(device: c_int) -> Result<usize, Code> {
-    let index = usize::try_from(device).map_err(|_| Code::ERROR_INVALID_DEVICE)?;
-    if index < Settings::get().devices { Ok(index) } else { Err(Code::ERROR_INVALID_DEVICE) }
+    let ordinal = usize::try_from(device).map_err(|_| Code::ERROR_INVALID_DEVICE)?;
+    Settings::get().visible.get(ordinal).copied().ok_or(Code::ERROR_INVALID_DEVICE)
 }
 
-/// The number of a device, as programs know it.
+/// The number that programs have for a device.
 pub(crate) fn ordinal(device: usize) -> c_int {
-    c_int::try_from(device).unwrap_or(c_int::MAX)
+    let place = Settings::get().visible.iter().position(|visible| *visible == device);
+    place.and_then(|place| c_int::try_from(place).ok()).unwrap_or(c_int::MAX)
 }
 
 pub(crate) unsafe fn init(flags: c_uint) -> Outcome {
     if flags != 0 {
         return Err(Code::ERROR_INVALID_VALUE);
     }
-    if Settings::get().devices == 0 {
+    if Settings::get().visible.is_empty() {
         return Err(Code::ERROR_NO_DEVICE);
     }
     begin()
@@ -48,7 +49,7 @@ pub(crate) unsafe fn version(out: *mut c_int) -> Outcome {
 pub(crate) unsafe fn count(out: *mut c_int) -> Outcome {
     world()?;
     // SAFETY: the caller vouches for `out`.
-    unsafe { put(out, ordinal(Settings::get().devices)) }
+    unsafe { put(out, c_int::try_from(Settings::get().visible.len()).unwrap_or(0)) }
 }
 
 pub(crate) unsafe fn get(out: *mut c_int, device: c_int) -> Outcome {
@@ -74,8 +75,7 @@ pub(crate) unsafe fn name(out: *mut c_char, room: c_int, device: c_int) -> Outco
 
 pub(crate) unsafe fn uuid(out: *mut [u8; 16], device: c_int) -> Outcome {
     world()?;
-    let mut uuid = *b"stand-in GPU\0\0\0\0";
-    uuid[15] = u8::try_from(index(device)?).unwrap_or(0);
+    let uuid = settings::uuid(index(device)?);
     // SAFETY: the caller vouches for `out`.
     unsafe { put(out, uuid) }
 }

@@ -86,6 +86,8 @@ pub fn offered_levels_stop_the_device_and_others_are_refused<S: Subject>(subject
             subject.launch(&queue, SHORT);
             queue.synchronize().unwrap();
         } else {
+            // Some devices stop all queues of a process together, or none.
+            drop(queue);
             stops_the_device(subject, level);
         }
     }

@@ -1,7 +1,7 @@
 //! From what a policy grants to what each task is ordered.
 //!
 //! ```text
-//!   nobody else is there                     Free
+//!   nobody else is there                     Free           on the device, or where the policy looks at all, anywhere
 //!   unpaced, first among unequals            Watched        equals beside it: Shared
 //!   paced, its process's turn                Paced          another's turn: Stop
 //!   held while somebody unpaced runs         Hold           that one takes the device by itself
@@ -14,7 +14,7 @@
 //! each of them had is known, and neither pays for the other.
 
 use xsched_core::{DeviceId, Nanos, Order, ProcessId};
-use xsched_policy::{Grant, TaskView};
+use xsched_policy::{Grant, Scope, TaskView};
 
 use super::Coordinator;
 use crate::page::Slot;
@@ -134,10 +134,16 @@ impl Coordinator {
         let mut leaders = together.iter().enumerate().filter(|(index, _)| grant(*index) == Grant::Unpaced);
         let leader = leaders.next().map(|(_, task)| task.process);
         let equals = leaders.any(|(_, task)| Some(task.process) != leader);
+        // Nobody counts what a task does that is alone: so there must be nobody either whom it concerns elsewhere.
+        let concerned = match self.scheduler.policy().scope {
+            Scope::Device => together.len(),
+            Scope::Machine => self.decision.grants().len(),
+        };
+        let alone = concerned == 1;
         for index in 0..together.len() {
             orders.push(match grant(index) {
                 _ if self.accounts[first + index].suspended => Order::Stop,
-                Grant::Unpaced if together.len() == 1 => Order::Free,
+                Grant::Unpaced if alone => Order::Free,
                 Grant::Unpaced if equals => Order::Shared,
                 Grant::Unpaced => Order::Watched,
                 Grant::Paced => Order::Paced,

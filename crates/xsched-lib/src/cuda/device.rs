@@ -34,6 +34,8 @@ struct State {
     last: u64,
     /// The slice in force, if it is not the usual one.
     slice: Option<u64>,
+    /// Whether the driver lets us set slices, once that was tried.
+    may_slice: Option<Result<(), String>>,
     stopped: Stopped,
 }
 
@@ -82,15 +84,21 @@ pub(crate) struct Membership {
     number: u64,
 }
 
-impl Membership {
-    pub(crate) fn on(id: DeviceId, marks: Arc<Marks>) -> Self {
+impl Device {
+    fn of(id: DeviceId) -> Arc<Self> {
         let mut devices = lock(&DEVICES);
         let known = devices.iter().find(|device| device.id == id).cloned();
-        let device = known.unwrap_or_else(|| {
-            let device = Arc::new(Device { id, state: Mutex::default() });
+        known.unwrap_or_else(|| {
+            let device = Arc::new(Self { id, state: Mutex::default() });
             devices.push(Arc::clone(&device));
             device
-        });
+        })
+    }
+}
+
+impl Membership {
+    pub(crate) fn on(id: DeviceId, marks: Arc<Marks>) -> Self {
+        let device = Device::of(id);
         let number = {
             let mut state = lock(&device.state);
             state.last += 1;
@@ -192,9 +200,17 @@ pub(crate) fn interrupts(id: DeviceId) -> Result<LevelCost, String> {
             "no channel group of the program was seen: was the library loaded before the driver?".to_owned()
         });
     }
-    groups.timeslice()?;
+    may_slice(id, &groups)?;
     // Seen on an H200: stopping channels takes 0.6 ms, letting them go on 0.2 ms.
     Ok(LevelCost { preempt: Nanos::from_micros(600), restore: Nanos::from_micros(200) })
+}
+
+/// Sets the slice that is in force once more: some drivers tell it, and refuse to have it set.
+fn may_slice(id: DeviceId, groups: &Groups) -> Result<(), String> {
+    let device = Device::of(id);
+    let mut state = lock(&device.state);
+    let tried = state.may_slice.get_or_insert_with(|| groups.set_timeslice(groups.timeslice()?));
+    tried.clone()
 }
 
 fn mps_is_there() -> bool {

@@ -5,6 +5,8 @@
 
 mod board;
 mod capture;
+#[cfg(test)]
+mod conformance;
 mod device;
 mod hardware;
 mod marks;

@@ -152,8 +152,18 @@ pub(crate) fn leave() {
 }
 
 /// For the loader's look-up function: what to answer in place of `found`; none for names that are not ours.
-pub(crate) fn stand_before(name: &CStr) -> Option<impl FnOnce(*mut c_void) -> *mut c_void + use<>> {
-    hook(name).map(|hook| move |found| copies::put_before(hook, found))
+pub(crate) fn stand_before(name: &CStr) -> Option<StandsBefore> {
+    hook(name).map(StandsBefore)
+}
+
+/// One of our hooks, before it is known which copy it stands in front of.
+#[derive(Clone, Copy)]
+pub(crate) struct StandsBefore(&'static Hook);
+
+impl StandsBefore {
+    pub(crate) fn put(self, found: *mut c_void) -> *mut c_void {
+        copies::put_before(self.0, found)
+    }
 }
 
 /// The runtime's own look-up: our hook is given out in place of what it finds.

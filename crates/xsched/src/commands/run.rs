@@ -75,8 +75,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     } else if let Err(error) = starter::make_sure_of_service() {
         warn(format_args!("{} runs unscheduled until there is a service: {error:#}", program.display()));
     }
+    let (preload, left_out) = library::preload(&library, std::env::var_os("LD_PRELOAD"));
+    for other in left_out {
+        warn(format_args!(
+            "{} is left out of LD_PRELOAD: a program can have only one scheduler, and {} is it",
+            other.display(),
+            library.display()
+        ));
+    }
     let mut command = Command::new(program);
-    command.args(arguments).env("LD_PRELOAD", library::preload(&library, std::env::var_os("LD_PRELOAD")));
+    command.args(arguments).env("LD_PRELOAD", preload);
     set_environment(&mut command, args);
     let error = command.exec();
     warn(format_args!("cannot run {}: {error}", program.display()));

@@ -3,12 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use super::{Check, Group, Machine};
-use crate::commands::run::library::find_for;
+use crate::commands::run::library::{OF_ANOTHER_XSCHED, find_for};
 
 const HERE: Group = Group::Programs;
 const LIBRARY: &str = "libxsched.so";
-/// Libraries of the C++ implementation, which hook the same functions.
-const OF_ANOTHER_XSCHED: [&str; 3] = ["libshim", "libpreempt", "libhal"];
 
 /// `xsched run` finds the library.
 pub(super) fn library(machine: &Machine) -> Vec<Check> {
@@ -47,7 +45,7 @@ pub(super) fn preload(machine: &Machine) -> Vec<Check> {
             HERE,
             name,
             format!("preloads {other}, which hooks what XSched hooks"),
-            "unset LD_PRELOAD before `xsched run`: a program can have only one scheduler",
+            "unset LD_PRELOAD: a program can have only one scheduler, and `xsched run` leaves others out",
         ));
     } else if entries.iter().any(|entry| file_name(entry).as_deref() == Some(LIBRARY)) {
         checks.push(Check::warning(

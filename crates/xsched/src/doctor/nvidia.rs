@@ -1,4 +1,4 @@
-//! NVIDIA GPUs: the driver, the device files, the levels, and MPS.
+//! NVIDIA GPUs: the driver, the device files, the levels, which of them programs see, and MPS.
 
 use super::platform::Platform;
 use super::{Check, Group, Machine, pci};
@@ -23,6 +23,7 @@ pub(super) fn nvidia(machine: &Machine) -> Vec<Check> {
         checks.extend(examine(machine, &driver, gpu));
     }
     if !gpus.is_empty() {
+        checks.extend(visible(machine, &gpus));
         checks.extend(mps(machine));
     }
     checks
@@ -57,6 +58,7 @@ struct Gpu {
     address: String,
     model: String,
     minor: Option<String>,
+    uuid: Option<String>,
 }
 
 fn gpus(machine: &Machine) -> Vec<Gpu> {
@@ -71,7 +73,7 @@ fn gpus(machine: &Machine) -> Vec<Gpu> {
                 value.map(|value| value.trim().to_owned())
             };
             let model = field("Model").unwrap_or_else(|| "NVIDIA GPU".to_owned());
-            Gpu { model, minor: field("Device Minor"), address }
+            Gpu { model, minor: field("Device Minor"), uuid: field("GPU UUID"), address }
         })
         .collect()
 }
@@ -100,18 +102,73 @@ fn examine(machine: &Machine, driver: &Driver, gpu: &Gpu) -> Vec<Check> {
             HERE,
             name,
             format!(
-                "{device}: levels 1 and 3 work, 3 by timeslices: a running kernel gives way to more important work, but a \
-                 suspension lets it finish; level 2, stall points in the stream, is not there yet"
+                "{device}: levels 1, 2 and 3 work: 2 stops a program at stop points in its streams (CUDA 11.7 and \
+                 newer); 3 by timeslices, so that a running kernel gives way to more important work, and by stopping \
+                 the program's channels where all of it must stand still"
             ),
         )
     } else {
         Check::warning(
             HERE,
             name,
-            format!("{device}: level 1 works; level 3 is known to work with the open kernel modules only"),
-            "a running kernel is not interrupted: expect to wait for it, or install the open kernel modules",
+            format!(
+                "{device}: levels 1 and 2 work, 2 at stop points in the streams (CUDA 11.7 and newer); level 3, \
+                 timeslices and stopped channels, is known to work with the open kernel modules only"
+            ),
+            "a running kernel may not be interrupted: expect to wait for it, or install the open kernel modules",
         )
     }]
+}
+
+/// What `CUDA_VISIBLE_DEVICES` lets programs see.
+fn visible(machine: &Machine, gpus: &[Gpu]) -> Option<Check> {
+    const NAME: &str = "CUDA_VISIBLE_DEVICES";
+    let chosen = machine.environment.get(NAME)?;
+    let in_order_of_the_bus = machine.variable("CUDA_DEVICE_ORDER") == Some("PCI_BUS_ID");
+    let alike = gpus.iter().all(|gpu| gpu.model == gpus[0].model);
+    let (mut seen, mut numbers) = (Vec::new(), false);
+    for entry in chosen.split(',').map(str::trim) {
+        if entry.starts_with("MIG-") {
+            seen.push(format!("{entry}: a part of a GPU, which the driver looks up in each program"));
+            continue;
+        }
+        let number = entry.parse::<usize>().ok().and_then(|number| gpus.get(number));
+        numbers |= number.is_some();
+        let Some(gpu) = number.or_else(|| by_uuid(entry, gpus)) else {
+            let before =
+                if seen.is_empty() { "no GPU".to_owned() } else { format!("only {}", seen.join(", ")) };
+            let what = format!("`{chosen}`: no GPU here is `{entry}`, so programs see {before}");
+            return Some(Check::warning(HERE, NAME, what, "unset it, or name GPUs as `nvidia-smi -L` does"));
+        };
+        let is = format!("{entry} is {}", gpu.address);
+        if seen.iter().any(|other: &String| other.ends_with(&gpu.address)) {
+            let what = format!("`{chosen}` names {} twice, so programs see no GPU", gpu.address);
+            return Some(Check::warning(HERE, NAME, what, "name each GPU once"));
+        }
+        seen.push(is);
+    }
+    let what = format!("programs see {}", seen.join(", "));
+    Some(if numbers && !in_order_of_the_bus && !alike {
+        let what = format!("{what} in the order of the bus, but CUDA numbers the fastest first");
+        Check::warning(
+            HERE,
+            NAME,
+            what,
+            "`export CUDA_DEVICE_ORDER=PCI_BUS_ID`, or name GPUs as `nvidia-smi -L` does",
+        )
+    } else {
+        Check::ok(HERE, NAME, what)
+    })
+}
+
+/// The GPU whose name begins like this, if there is one such.
+fn by_uuid<'a>(entry: &str, gpus: &'a [Gpu]) -> Option<&'a Gpu> {
+    let entry = entry.to_ascii_lowercase();
+    let fits =
+        |gpu: &&Gpu| gpu.uuid.as_deref().is_some_and(|uuid| uuid.to_ascii_lowercase().starts_with(&entry));
+    let mut fitting = gpus.iter().filter(fits);
+    let first = fitting.next().filter(|_| entry.len() > "gpu-".len())?;
+    fitting.next().is_none().then_some(first)
 }
 
 /// Under MPS all programs share one context, so that the GPU cannot be taken from one and given to another.
@@ -124,7 +181,8 @@ fn mps(machine: &Machine) -> Vec<Check> {
         HERE,
         "nvidia MPS",
         format!(
-            "has run here (pipes in {directory}): its programs share the GPU, and level 3 cannot part them"
+            "has run here (pipes in {directory}): its programs share one context, which level 3 cannot part; levels 1 and \
+             2 work"
         ),
         "if it runs and level 3 matters, end it: `echo quit | nvidia-cuda-mps-control`",
     )]

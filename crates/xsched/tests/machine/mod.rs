@@ -1,5 +1,7 @@
 //! A stage with a GPU that is none: the stand-in for NVIDIA's driver, and programs in C that use it.
 
+pub(crate) mod actor;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -8,7 +10,7 @@ use crate::stage::Stage;
 
 /// The programs: how they are called, their source, and how they reach the driver (0: linked, 1: `dlsym`, 2: the driver's
 /// own look-up).
-const PROGRAMS: [(&str, &str, u32); 9] = [
+const PROGRAMS: [(&str, &str, u32); 14] = [
     ("semantics", "semantics", 0),
     ("semantics-dlsym", "semantics", 1),
     ("semantics-look-up", "semantics", 2),
@@ -18,6 +20,11 @@ const PROGRAMS: [(&str, &str, u32); 9] = [
     ("load", "load", 0),
     ("gpu-family", "family", 0),
     ("cross", "cross", 0),
+    ("foreground", "foreground", 0),
+    ("long", "long", 0),
+    ("streams", "streams", 0),
+    ("threads", "threads", 0),
+    ("two", "two", 0),
 ];
 
 fn must(what: &str, command: &mut Command) {
@@ -73,12 +80,13 @@ pub(crate) struct Machine {
     pub(crate) stage: Stage,
     device: tempfile::TempDir,
     without: &'static str,
+    devices: &'static str,
 }
 
 impl Machine {
     pub(crate) fn new(stage: Stage) -> Self {
         programs();
-        Self { stage, device: tempfile::tempdir().unwrap(), without: "" }
+        Self { stage, device: tempfile::tempdir().unwrap(), without: "", devices: "1" }
     }
 
     /// One that lacks things, as `standin_cuda.h` names them.
@@ -86,8 +94,16 @@ impl Machine {
         Self { without, ..Self::new(stage) }
     }
 
+    /// One with several devices.
+    pub(crate) fn with_devices(stage: Stage, devices: &'static str) -> Self {
+        Self { devices, ..Self::new(stage) }
+    }
+
     fn surround(&self, mut command: Command) -> Command {
         command
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .env_remove("CUDA_MPS_PIPE_DIRECTORY")
+            .env("XSCHED_STANDIN_CUDA_DEVICES", self.devices)
             .env("XSCHED_STANDIN_CUDA", self.device.path().join("gpu"))
             .env("XSCHED_STANDIN_CUDA_WITHOUT", self.without)
             .env("LD_LIBRARY_PATH", programs())

@@ -66,6 +66,18 @@ fn programs() -> &'static Path {
     })
 }
 
+/// Builds one more of the programs or libraries, for a test that needs it alone. Answers where it is.
+#[allow(dead_code, reason = "most tests have enough in those that are built for all")]
+pub(crate) fn built_program(name: &str, options: &[&str]) -> PathBuf {
+    let place = programs();
+    let draft = place.join(format!("{name}.{}", std::process::id()));
+    let mut compile = compiler();
+    compile.arg("-o").arg(&draft).arg(source(name)).args(options);
+    must(name, compile.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")));
+    std::fs::rename(&draft, place.join(name)).unwrap();
+    place.join(name)
+}
+
 fn compiler() -> Command {
     let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror"]);

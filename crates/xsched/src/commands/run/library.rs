@@ -40,21 +40,36 @@ fn beside(program: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The value for `LD_PRELOAD`: the library first, then what is there already.
-pub(super) fn preload(library: &Path, before: Option<OsString>) -> OsString {
-    let library = library.as_os_str();
-    let mut value = library.to_owned();
+/// Libraries of the C++ implementation, which hook the same functions.
+pub(crate) const OF_ANOTHER_XSCHED: [&str; 3] = ["libshim", "libpreempt", "libhal"];
+
+/// The value for `LD_PRELOAD`: the library first, then what is there already; and what of that was left out, for a program
+/// can have only one scheduler.
+pub(super) fn preload(library: &Path, before: Option<OsString>) -> (OsString, Vec<PathBuf>) {
+    let mut value = library.as_os_str().to_owned();
+    let mut left_out = Vec::new();
     let before = before.unwrap_or_default();
-    // Once is enough, for whoever is run inside another `xsched run`.
-    let others = before
-        .as_bytes()
-        .split(|byte| matches!(byte, b':' | b' '))
-        .filter(|other| !other.is_empty() && *other != library.as_bytes());
-    for other in others {
+    let entries =
+        before.as_bytes().split(|byte| matches!(byte, b':' | b' ')).filter(|entry| !entry.is_empty());
+    for entry in entries.map(|entry| Path::new(OsStr::from_bytes(entry))) {
+        // Once is enough, for whoever is run inside another `xsched run`, or names one of the library's other names.
+        if entry == library || entry.canonicalize().is_ok_and(|file| file == library) {
+            continue;
+        }
+        if is_a_scheduler(entry) {
+            left_out.push(entry.to_owned());
+            continue;
+        }
         value.push(":");
-        value.push(OsStr::from_bytes(other));
+        value.push(entry);
     }
-    value
+    (value, left_out)
+}
+
+/// Whether a library by its name hooks what ours hooks.
+fn is_a_scheduler(library: &Path) -> bool {
+    let name = library.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with(FILE) || OF_ANOTHER_XSCHED.iter().any(|other| name.starts_with(other))
 }
 
 #[cfg(test)]
@@ -63,11 +78,25 @@ mod tests {
 
     #[test]
     fn what_was_preloaded_before_stays_and_nothing_comes_twice() {
-        let with = |before: Option<&str>| preload(Path::new("/x.so"), before.map(OsString::from));
+        let with = |before: Option<&str>| {
+            let (value, left_out) = preload(Path::new("/x.so"), before.map(OsString::from));
+            assert_eq!(left_out, Vec::<PathBuf>::new());
+            value
+        };
         assert_eq!(with(None), "/x.so");
         assert_eq!(with(Some("")), "/x.so");
         assert_eq!(with(Some("/a.so /b.so")), "/x.so:/a.so:/b.so");
         assert_eq!(with(Some("/a.so:/x.so")), "/x.so:/a.so");
+    }
+
+    #[test]
+    fn another_scheduler_is_left_out_and_named() {
+        let before = "/old/libxsched.so:/a.so libshimcuda.so /cpp/libpreempt.so:/usr/lib/libxsched.so.1";
+        let (value, left_out) = preload(Path::new("/new/libxsched.so"), Some(before.into()));
+        assert_eq!(value, "/new/libxsched.so:/a.so");
+        let expected =
+            ["/old/libxsched.so", "libshimcuda.so", "/cpp/libpreempt.so", "/usr/lib/libxsched.so.1"];
+        assert_eq!(left_out, expected.map(PathBuf::from));
     }
 
     #[test]

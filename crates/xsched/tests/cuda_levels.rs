@@ -1,0 +1,193 @@
+//! What each level does for programs on a GPU, and what it costs the others: on the stand-in for NVIDIA's driver.
+
+#[allow(dead_code, reason = "the other tests with this machine use the rest")]
+mod machine;
+#[allow(dead_code, reason = "the other tests on this stage use the rest")]
+mod stage;
+
+use std::process::Command;
+use std::time::Duration;
+
+use machine::Machine;
+use machine::actor::{Actor, percentile, tell};
+use stage::{Stage, eventually};
+use xsched_ipc::protocol::TaskState;
+
+/// Ten kernels, 5 ms in all, every 15 ms.
+const REQUESTS: [&str; 6] = ["load", "requests", "50", "10", "500", "15000"];
+const HIGH: [&str; 4] = ["--priority", "high", "--name", "high"];
+
+/// How long requests take beside something else, which has begun.
+fn beside(others: Vec<Command>, requests: Command) -> Vec<u64> {
+    let others: Vec<_> = others.into_iter().map(Actor::enter).collect();
+    others.iter().for_each(|other| drop(other.line()));
+    let latencies = Actor::enter(requests).latencies();
+    others.iter().for_each(|other| drop(other.line()));
+    latencies
+}
+
+#[test]
+fn level_2_stops_queued_work_at_its_next_stop_point() {
+    // Short kernels, and many of them: what there is to wait for is what is queued.
+    const BATCH: [&str; 4] = ["load", "batch", "64", "300"];
+    let bare = Machine::new(Stage::without_service());
+    let alone = Actor::enter(bare.direct(&REQUESTS)).latencies();
+    let native = beside(vec![bare.direct(&BATCH)], bare.direct(&REQUESTS));
+    let at = |level: &[&str]| {
+        let machine = Machine::new(Stage::with_service());
+        let low = [&["--priority", "low"], level].concat();
+        beside(vec![machine.run(&low, &BATCH)], machine.run(&[&HIGH, level].concat(), &REQUESTS))
+    };
+    // As much queued at either level: level 1 has to wait for it.
+    let blocked = at(&["--level", "1", "--budget", "16ms"]);
+    let stopped = at(&["--level", "2", "--budget", "16ms"]);
+    tell(&[
+        ("alone", &alone),
+        ("native", &native),
+        ("level 1, 16 ms queued", &blocked),
+        ("level 2", &stopped),
+    ]);
+    for percent in [50, 90] {
+        let [alone, native, blocked, stopped] =
+            [&alone, &native, &blocked, &stopped].map(|scene| percentile(scene, percent));
+        assert!(2 * native > 3 * alone, "the batch does no harm: {native} us instead of {alone} us");
+        assert!(2 * stopped < alone + native, "no better than native: {stopped} us");
+        assert!(2 * stopped < alone + blocked, "what is queued was waited for: {stopped} us");
+    }
+}
+
+/// `xsched set`, as a person would.
+fn set(machine: &Machine, whom: &Actor, what: &str) {
+    let done = machine.stage.xsched(&["set", &whom.pid().to_string(), what]).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+fn a_suspended_kernel_stands_still_and_goes_on_when_it_is_resumed() {
+    const LONG: [&str; 2] = ["long", "700"];
+    let took = |actor: &mut Actor| {
+        let line = actor.line();
+        actor.ends_well();
+        let (ms, sum) = line.split_once(' ').unwrap();
+        assert_eq!(sum, "5", "its data is wrong");
+        ms.parse::<u64>().unwrap()
+    };
+    let bare = Machine::new(Stage::without_service());
+    let alone = Actor::enter(bare.direct(&REQUESTS)).latencies();
+    let mut native = Actor::enter(bare.direct(&LONG));
+    native.line();
+    let undisturbed = took(&mut native);
+
+    let machine = Machine::new(Stage::with_service());
+    let mut long = Actor::enter(machine.run(&["--name", "long"], &LONG));
+    assert_eq!(long.line(), "launched");
+    let state =
+        || machine.stage.status().tasks.iter().find(|task| task.name == "long").map(|task| task.state);
+    // Alone on its device nobody counts what it does: that it runs is not to be seen from outside.
+    eventually("it is scheduled", || state().is_some());
+    set(&machine, &long, "--suspend");
+    let suspended = std::time::Instant::now();
+    eventually("it is suspended", || state() == Some(TaskState::Suspended));
+    // Longer than all of the kernel: it would end meanwhile if it ran on.
+    let meanwhile = Actor::enter(machine.run(&[], &REQUESTS)).latencies();
+    assert!(suspended.elapsed().as_millis() > u128::from(undisturbed), "too short to tell");
+    assert!(long.lines.try_recv().is_err(), "it ended though it was suspended");
+    let away = u64::try_from(suspended.elapsed().as_millis()).unwrap();
+    set(&machine, &long, "--resume");
+    let disturbed = took(&mut long);
+    println!("a kernel of 700 ms took {undisturbed} ms, and {disturbed} ms with {away} ms suspended");
+    tell(&[("alone", &alone), ("beside a suspended kernel", &meanwhile)]);
+    assert!(4 * (disturbed - undisturbed) > 3 * away, "it made progress while it was suspended");
+    for percent in [50, 90] {
+        let [alone, meanwhile] = [&alone, &meanwhile].map(|scene| percentile(scene, percent));
+        assert!(4 * meanwhile < 5 * alone, "not as if alone: {meanwhile} us instead of {alone} us");
+    }
+}
+
+#[test]
+fn whoever_is_killed_while_suspended_leaves_the_device_to_others() {
+    let machine = Machine::new(Stage::with_service());
+    let mut long = Actor::enter(machine.run(&["--name", "long"], &["long", "60000"]));
+    assert_eq!(long.line(), "launched");
+    let other = Actor::enter(machine.run(&["--name", "other"], &["load", "batch", "4", "1000"]));
+    other.line();
+    set(&machine, &long, "--suspend");
+    let state =
+        || machine.stage.status().tasks.iter().find(|task| task.name == "long").map(|task| task.state);
+    eventually("it is suspended", || state() == Some(TaskState::Suspended));
+    let second = || std::thread::sleep(Duration::from_millis(800));
+    let (beside_it, ()) = other.pace(second);
+    long.kill();
+    eventually("it is forgotten", || state().is_none());
+    let (after_it, ()) = other.pace(second);
+    println!(
+        "{beside_it:.0} rounds of 4 ms in a second beside a suspended program, {after_it:.0} after it was killed"
+    );
+    assert!(after_it > 0.8 * beside_it && beside_it > 0.8 * after_it);
+}
+
+/// Suspends a program that has just launched one long kernel.
+fn suspended(machine: &Machine, program: &[&str]) -> Actor {
+    let long = Actor::enter(machine.run(&["--name", "long"], program));
+    assert_eq!(long.line(), "launched");
+    let state =
+        || machine.stage.status().tasks.iter().find(|task| task.name == "long").map(|task| task.state);
+    eventually("it is scheduled", || state().is_some());
+    set(machine, &long, "--suspend");
+    eventually("it is suspended", || state() == Some(TaskState::Suspended));
+    assert!(long.lines.recv_timeout(Duration::from_millis(600)).is_err(), "it runs on");
+    long
+}
+
+#[test]
+fn a_suspended_kernel_goes_on_when_the_service_dies() {
+    let mut machine = Machine::new(Stage::with_service());
+    let mut long = suspended(&machine, &["long", "400"]);
+    machine.stage.kill_service();
+    assert!(long.line().ends_with(" 5"), "its data is right");
+    long.ends_well();
+}
+
+#[test]
+fn a_suspended_program_that_exits_leaves_nothing_stopped() {
+    let machine = Machine::new(Stage::with_service());
+    let mut long = suspended(&machine, &["long", "400", "exit"]);
+    long.tell();
+    assert_eq!(long.line(), "ended at exit");
+    assert_eq!(long.child.wait().unwrap().code(), Some(3));
+}
+
+#[test]
+fn several_background_programs_share_what_one_would_have() {
+    const BATCH: [&str; 4] = ["load", "batch", "4", "1000"];
+    let bare = Machine::new(Stage::without_service());
+    let alone = Actor::enter(bare.direct(&REQUESTS)).latencies();
+    let native = beside((0..3).map(|_| bare.direct(&BATCH)).collect(), bare.direct(&REQUESTS));
+    let with = |backgrounds: usize| {
+        let machine = Machine::new(Stage::with_service());
+        let low = ["--priority", "low"];
+        let all: Vec<_> = (0..backgrounds).map(|_| Actor::enter(machine.run(&low, &BATCH))).collect();
+        all.iter().for_each(|one| drop(one.line()));
+        Actor::paces(&all.iter().collect::<Vec<_>>(), || {
+            Actor::enter(machine.run(&HIGH, &REQUESTS)).latencies()
+        })
+    };
+    let (one, beside_one) = with(1);
+    let (three, beside_three) = with(3);
+    tell(&[
+        ("alone", &alone),
+        ("native beside three", &native),
+        ("scheduled beside one", &beside_one),
+        ("scheduled beside three", &beside_three),
+    ]);
+    let sum: f64 = three.iter().sum();
+    println!("rounds of 4 ms in a second: one {:.0}, three {sum:.0} ({three:.0?})", one[0]);
+    assert!(sum > 0.65 * one[0], "they are in each other's way: {sum} instead of {}", one[0]);
+    assert!(three.iter().all(|each| *each > 0.15 * sum), "one of them starves: {three:?}");
+    for percent in [50, 90] {
+        let [alone, native, scheduled] =
+            [&alone, &native, &beside_three].map(|scene| percentile(scene, percent));
+        assert!(native > 2 * alone, "they do no harm: {native} us instead of {alone} us");
+        assert!(3 * scheduled < 2 * alone + native, "far from alone: {scheduled} us");
+    }
+}

@@ -1,0 +1,153 @@
+//! What a machine or its user gets wrong: each has one clear line, and programs run all the same. On the stand-in for
+//! NVIDIA's driver.
+
+#[allow(dead_code, reason = "the other tests with this machine use the rest")]
+mod machine;
+#[allow(dead_code, reason = "the other tests on this stage use the rest")]
+mod stage;
+
+use std::process::{Command, Output, Stdio};
+
+use machine::Machine;
+use machine::actor::Actor;
+use stage::{Stage, eventually};
+
+const CHAIN: [&str; 3] = ["chain", "4", "100"];
+const CHAINED: &str = "ready\n24 of 24\n";
+
+fn output(mut command: Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap()
+}
+
+/// What was said to standard output and to standard error.
+fn said(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// What a program that runs well is told on a machine that lacks things.
+fn told(without: &'static str, options: &[&str], environment: &[(&str, &str)]) -> String {
+    let machine = Machine::lacking(Stage::with_service(), without);
+    let mut command = machine.run(options, &CHAIN);
+    command.envs(environment.iter().copied());
+    let (out, err) = said(&output(command));
+    assert_eq!(out, CHAINED, "it runs all the same: {err}");
+    err
+}
+
+/// The levels that the queues of a program have if nobody asks for one.
+fn levels(without: &'static str) -> Vec<u8> {
+    let machine = Machine::lacking(Stage::with_service(), without);
+    let chain = Actor::enter(machine.run(&[], &CHAIN));
+    assert_eq!((chain.line(), chain.line()), ("ready".to_owned(), "24 of 24".to_owned()));
+    eventually("its queues are known", || machine.stage.status().queues.len() == 4);
+    let mut levels: Vec<_> = machine.stage.status().queues.iter().map(|queue| queue.level).collect();
+    levels.dedup();
+    levels
+}
+
+#[test]
+fn a_level_that_does_not_exist_is_named() {
+    let machine = Machine::new(Stage::with_service());
+    let refused = output(machine.run(&["--level", "9"], &CHAIN));
+    let (out, err) = said(&refused);
+    assert_eq!((refused.status.code(), out.as_str()), (Some(125), ""));
+    assert!(err.contains("level `9` does not exist: use auto, 1, 2 or 3"), "{err}");
+
+    let bad = [("XSCHED_AUTO_XQUEUE_LEVEL", "9"), ("XLOG_LEVEL", "WARN")];
+    let err = told("", &[], &bad);
+    assert!(err.contains("XSCHED_AUTO_XQUEUE_LEVEL is ignored: level `9` does not exist"), "{err}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+    assert_eq!(told("", &[], &bad[..1]), "", "silent unless asked");
+}
+
+#[test]
+fn a_level_that_the_driver_lacks_is_refused_with_the_reason() {
+    let mps = tempfile::tempdir().unwrap();
+    std::fs::write(mps.path().join("control"), "").unwrap();
+    let mps = [("CUDA_MPS_PIPE_DIRECTORY", mps.path().to_str().unwrap())];
+    let cases: [(&str, &str, &[(&str, &str)], &[&str]); 5] = [
+        ("memory-waits", "2", &[], &["not 2", "waits in a stream"]),
+        ("new-waits", "2", &[], &["not 2", "waits in a stream"]),
+        ("timeslices", "3", &[], &["level 2, not 3", "refuses control 0xa06c0103"]),
+        ("resource-manager", "3", &[], &["level 2, not 3", "no channel group of the program was seen"]),
+        ("resource-manager", "3", &mps, &["level 2, not 3", "MPS"]),
+    ];
+    for (without, level, environment, expected) in cases {
+        let err = told(without, &["--level", level], environment);
+        for words in expected {
+            assert!(err.contains(words), "without {without}, level {level}: {err:?}");
+        }
+        // One for each of its queues.
+        let lines: Vec<_> = err.lines().map(|line| line.split_once("]: ").unwrap().1).collect();
+        assert!(lines.iter().all(|line| *line == lines[0]), "{err}");
+    }
+}
+
+#[test]
+fn without_a_wish_the_level_is_the_highest_there_is() {
+    for (without, expected) in [
+        ("", 3),
+        ("memory-waits", 3),
+        ("new-waits", 3),
+        ("timeslices", 2),
+        ("resource-manager", 2),
+        ("memory-waits,timeslices", 1),
+        ("new-waits,resource-manager", 1),
+    ] {
+        assert_eq!(levels(without), [expected], "without {without}");
+    }
+}
+
+#[test]
+fn without_a_device_or_a_driver_a_program_fares_as_without_the_scheduler() {
+    let machine = Machine::with_devices(Stage::with_service(), "0");
+    for (program, driver) in
+        [("chain", true), ("chain-dlsym", true), ("chain-look-up", false), ("chain-dlsym", false)]
+    {
+        let [native, scheduled] =
+            [machine.direct(&[program, "4", "100"]), machine.run(&[], &[program, "4", "100"])].map(
+                |mut command| {
+                    command.env("XLOG_LEVEL", "DEBG");
+                    if !driver {
+                        command.env("LD_LIBRARY_PATH", "/nowhere").env_remove("LD_PRELOAD");
+                    }
+                    let output = output(command);
+                    (output.status.code(), said(&output))
+                },
+            );
+        assert!(native.0 != Some(0) && !native.1.1.is_empty(), "{native:?}");
+        assert_eq!(native, scheduled, "{program}");
+        assert!(machine.stage.status().tasks.is_empty());
+    }
+}
+
+#[test]
+fn two_copies_schedule_a_program_once_however_it_reaches_the_driver() {
+    let machine = Machine::new(Stage::with_service());
+    let copy = machine.stage.file("libxsched.so", "");
+    std::fs::copy(machine.stage.library("libxsched.so"), &copy).unwrap();
+    for program in ["chain", "chain-dlsym", "chain-look-up"] {
+        let mut command = machine.direct(&[program, "4", "100"]);
+        let standin =
+            command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").unwrap().1.unwrap().to_owned();
+        let ours = machine.stage.library("libxsched.so");
+        command
+            .env("LD_PRELOAD", format!("{ours}:{copy}:{}", standin.display()))
+            .env("XSCHED_SCHEDULER", "GLB")
+            .env("XSCHED_AUTO_XQUEUE", "ON");
+        let mut chain = Actor::enter(command);
+        assert_eq!((chain.line(), chain.line()), ("ready".to_owned(), "24 of 24".to_owned()));
+        eventually("the one before is forgotten", || machine.stage.status().tasks.len() == 1);
+        let tasks = machine.stage.status().tasks;
+        assert_eq!(
+            tasks.iter().map(|task| (task.pid, task.queues)).collect::<Vec<_>>(),
+            [(chain.pid(), 4)],
+            "{program}"
+        );
+        assert_eq!(machine.stage.status().queues[0].level, 3, "{program}: its channels were seen");
+        chain.tell();
+        assert_eq!(chain.line(), "48 of 48");
+        chain.ends_well();
+    }
+}

@@ -1,0 +1,99 @@
+//! Who has the GPU when, and for how long: shares, gaps, and how a program shows that it is idle. On the stand-in for
+//! NVIDIA's driver.
+
+#[allow(dead_code, reason = "the other tests with this machine use the rest")]
+mod machine;
+#[allow(dead_code, reason = "the other tests on this stage use the rest")]
+mod stage;
+
+use std::time::Duration;
+
+use machine::Machine;
+use machine::actor::{Actor, percentile, tell};
+use stage::Stage;
+use xsched_ipc::protocol::{Reply, Request};
+
+#[test]
+fn shares_are_kept() {
+    let undisturbed = undisturbed();
+    for shares in [&[75.0, 25.0][..], &[60.0, 30.0, 10.0]] {
+        let machine = Machine::new(Stage::with_service());
+        let policy = Request::Policy { name: Some("share".to_owned()), timeslice_us: None, k: None };
+        assert!(matches!(machine.stage.ask(&policy), Reply::Policy { .. }), "the policy is not there");
+        let all: Vec<_> = shares
+            .iter()
+            .map(|share: &f64| {
+                let share = format!("{share:.0}");
+                Actor::enter(machine.run(&["--share", &share], &BATCH))
+            })
+            .collect();
+        all.iter().for_each(|one| drop(one.line()));
+        let all: Vec<_> = all.iter().collect();
+        let (paces, ()) = Actor::paces(&all, || std::thread::sleep(Duration::from_millis(2_500)));
+        let sum: f64 = paces.iter().sum();
+        let had: Vec<_> = paces.iter().map(|pace| 100.0 * pace / sum).collect();
+        println!("asked {shares:.0?}, had {had:.1?} percent, {sum:.0} rounds of 2 ms in a second");
+        for (asked, had) in shares.iter().zip(&had) {
+            assert!((asked - had).abs() < 5.0, "{had:.1} percent instead of {asked:.0}");
+        }
+        assert!(sum > 0.5 * undisturbed, "half of the device is lost: {sum:.0} instead of {undisturbed:.0}");
+    }
+}
+
+/// Four kernels of 0.5 ms, and so on for ever.
+const BATCH: [&str; 4] = ["load", "batch", "4", "500"];
+
+/// How many rounds of 2 ms a batch makes in a second if nobody else is there.
+fn undisturbed() -> f64 {
+    let machine = Machine::new(Stage::with_service());
+    let batch = Actor::enter(machine.run(&["--priority", "low"], &BATCH));
+    batch.line();
+    batch.pace(|| std::thread::sleep(Duration::from_secs(1))).0
+}
+
+/// The same beside a program in the foreground that is under way, and how long that one's rounds take.
+fn beside(foreground: &[&str]) -> (f64, Vec<u64>) {
+    let machine = Machine::new(Stage::with_service());
+    let batch = Actor::enter(machine.run(&["--priority", "low"], &BATCH));
+    batch.line();
+    let front = Actor::enter(machine.run(&["--priority", "high"], &[&["foreground"], foreground].concat()));
+    front.line();
+    batch.pace(|| front.latencies())
+}
+
+#[test]
+fn whichever_way_a_program_waits_it_is_found_idle_soon() {
+    let undisturbed = undisturbed();
+    // 3 ms of work, then 17 ms of nothing, of which the batch can use most if it is let. The last never asks.
+    for how in ["stream", "context", "query", "event", "none"] {
+        let (pace, _) = beside(&[how, "60", "3", "1000", "17000"]);
+        println!(
+            "{how:>8}: the batch makes {pace:.0} rounds of 2 ms in a second, {undisturbed:.0} undisturbed"
+        );
+        assert!(pace > 0.4 * undisturbed, "{how}: the device is kept from the batch");
+    }
+}
+
+#[test]
+fn a_foreground_with_short_gaps_keeps_the_device_and_one_with_long_gaps_gives_it_away() {
+    // One kernel of 1 ms at a time.
+    const EAGER: [&str; 6] = ["foreground", "stream", "500", "1", "1000", "100"];
+    let bare = Machine::new(Stage::without_service());
+    let alone = Actor::enter(bare.direct(&EAGER)).latencies();
+    let native = {
+        let batch = Actor::enter(bare.direct(&BATCH));
+        batch.line();
+        Actor::enter(bare.direct(&EAGER)).latencies()
+    };
+    let (short, eager) = beside(&EAGER[1..]);
+    let (long, lazy) = beside(&["stream", "80", "1", "1000", "15000"]);
+    tell(&[("alone", &alone), ("native", &native), ("gaps of 0.1 ms", &eager), ("gaps of 15 ms", &lazy)]);
+    println!("rounds of 2 ms in a second: {short:.0} with short gaps, {long:.0} with long ones");
+    assert!(10.0 * short < long, "gaps too short to be of use were filled, or long ones not");
+    let [alone, native, eager] = [&alone, &native, &eager].map(|scene| percentile(scene, 50));
+    assert!(2 * native > 3 * alone, "the batch does no harm: {native} us instead of {alone} us");
+    assert!(
+        2 * eager < alone + native,
+        "no better than native: {eager} us between {alone} us and {native} us"
+    );
+}

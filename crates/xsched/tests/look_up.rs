@@ -1,0 +1,87 @@
+//! Programs that look functions up by version, and processes with more than one copy of the library.
+
+#[allow(dead_code, reason = "the other tests on this stage use the rest")]
+mod stage;
+
+use std::process::{Child, Command, Stdio};
+
+use stage::{Stage, built_program, eventually};
+
+/// What a command says, and what it complains about.
+fn said(mut command: Command) -> (String, String) {
+    let output = command.stdin(Stdio::null()).stderr(Stdio::piped()).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {out}{err}");
+    (out, err)
+}
+
+#[test]
+fn what_is_looked_up_by_version_is_found_as_without_us_and_hooked() {
+    let library = built_program("versioned", &["-shared", "-fPIC", "-Wl,--version-script=versioned.map"]);
+    let program = built_program("versions", &["-ldl"]);
+    let program = [program.to_str().unwrap(), library.to_str().unwrap()];
+    let stage = Stage::with_service();
+    let (native, _) = said(stage.direct(&program));
+    let (scheduled, _) = said(stage.run(&[], &program));
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let (native, scheduled) = (lines(&native), lines(&scheduled));
+    assert!(native.len() > 30 && native.iter().any(|line| line.contains("libc.so.6 0x")), "{native:#?}");
+    let (own, theirs) = (native.len() - 1, scheduled.len() - 1);
+    assert_eq!(native[..own], scheduled[..theirs], "the same answers, and the same functions called");
+    assert_eq!(native[own - 1], "101 102 103");
+    assert_eq!(native[own], "versioned versioned versioned");
+    // Of two versions, the one that was asked for first is ours; the other is right, and left alone.
+    assert_eq!(scheduled[theirs], "versioned libxsched.so libxsched.so");
+}
+
+/// A copy of the library elsewhere, as an older installation would leave one.
+fn another_copy(stage: &Stage) -> String {
+    let copy = stage.file("libxsched.so", "");
+    std::fs::copy(stage.library("libxsched.so"), &copy).unwrap();
+    copy
+}
+
+/// A program with three queues, of which each launches once.
+const THREE_QUEUES: [&str; 6] = ["work", "-q", "3", "3", "1", "50"];
+
+#[test]
+fn of_two_copies_in_a_process_one_does_the_work() {
+    let stage = Stage::with_service();
+    let (ours, copy) = (stage.library("libxsched.so"), another_copy(&stage));
+    for (first, second) in [(&ours, &copy), (&copy, &ours)] {
+        let mut command = stage.preloaded(&["work", "-q", "3", "100000", "1", "1000"]);
+        command.env("LD_PRELOAD", format!("{first}:{second}")).env("XLOG_LEVEL", "WARN");
+        let child = stage.spawn(command);
+        let mine =
+            || stage.status().tasks.into_iter().filter(|task| task.pid == child.id()).collect::<Vec<_>>();
+        eventually("it is scheduled", || mine().first().is_some_and(|task| task.queues == 3));
+        assert_eq!(mine().len(), 1, "scheduled once");
+        let said = end(child);
+        let expected = format!(" does nothing: {first} is in this process too");
+        assert!(said.contains(second) && said.contains(&expected) && said.lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
+fn another_copy_in_the_environment_is_left_out_with_a_word() {
+    let stage = Stage::with_service();
+    let copy = another_copy(&stage);
+    let link = format!("{copy}.link");
+    std::os::unix::fs::symlink(stage.library("libxsched.so"), &link).unwrap();
+    let harmless = stage.library("libxsim.so");
+    let mut command = stage.run(&[], &["sh", "-c", "echo $LD_PRELOAD; exec work -q 3 3 1 50"]);
+    command.env("LD_PRELOAD", format!("{copy}:{link}:{harmless}")).env("XLOG_LEVEL", "WARN");
+    let (out, err) = said(command);
+    let (out, native) = (out.split_once('\n').unwrap(), said(stage.direct(&THREE_QUEUES)).0);
+    assert_eq!(out.0, format!("{}:{harmless}", stage.library("libxsched.so")));
+    assert_eq!(out.1, native);
+    assert!(err.starts_with(&format!("xsched: {copy} is left out of LD_PRELOAD: ")), "{err}");
+    assert_eq!(err.lines().count(), 1, "nothing about its own library by another name: {err}");
+}
+
+fn end(mut child: Child) -> String {
+    child.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
