@@ -20,9 +20,13 @@ const HIGH: [&str; 4] = ["--priority", "high", "--name", "high"];
 /// How long requests take beside something else, which has begun.
 fn beside(others: Vec<Command>, requests: Command) -> Vec<u64> {
     let others: Vec<_> = others.into_iter().map(Actor::enter).collect();
-    others.iter().for_each(|other| drop(other.line()));
+    for other in &others {
+        other.line();
+    }
     let latencies = Actor::enter(requests).latencies();
-    others.iter().for_each(|other| drop(other.line()));
+    for other in &others {
+        other.line();
+    }
     latencies
 }
 
@@ -167,7 +171,9 @@ fn several_background_programs_share_what_one_would_have() {
         let machine = Machine::new(Stage::with_service());
         let low = ["--priority", "low"];
         let all: Vec<_> = (0..backgrounds).map(|_| Actor::enter(machine.run(&low, &BATCH))).collect();
-        all.iter().for_each(|one| drop(one.line()));
+        for one in &all {
+            one.line();
+        }
         Actor::paces(&all.iter().collect::<Vec<_>>(), || {
             Actor::enter(machine.run(&HIGH, &REQUESTS)).latencies()
         })
