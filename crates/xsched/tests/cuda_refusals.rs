@@ -66,12 +66,12 @@ fn a_level_that_the_driver_lacks_is_refused_with_the_reason() {
     let mps = tempfile::tempdir().unwrap();
     std::fs::write(mps.path().join("control"), "").unwrap();
     let mps = [("CUDA_MPS_PIPE_DIRECTORY", mps.path().to_str().unwrap())];
-    let cases: [(&str, &str, &[(&str, &str)], &[&str]); 5] = [
-        ("memory-waits", "2", &[], &["not 2", "waits in a stream"]),
-        ("new-waits", "2", &[], &["not 2", "waits in a stream"]),
-        ("timeslices", "3", &[], &["level 2, not 3", "refuses control 0xa06c0103"]),
-        ("resource-manager", "3", &[], &["level 2, not 3", "no channel group of the program was seen"]),
-        ("resource-manager", "3", &mps, &["level 2, not 3", "MPS"]),
+    let cases = [
+        ("memory-waits", "2", &[][..], ["not 2", "waits in a stream"]),
+        ("new-waits", "2", &[], ["not 2", "waits in a stream"]),
+        ("timeslices", "3", &[], ["level 2, not 3", "refuses control 0xa06c0103"]),
+        ("resource-manager", "3", &[], ["level 2, not 3", "no channel group of the program was seen"]),
+        ("resource-manager", "3", &mps, ["level 2, not 3", "MPS"]),
     ];
     for (without, level, environment, expected) in cases {
         let err = told(without, &["--level", level], environment);

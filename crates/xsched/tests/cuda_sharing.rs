@@ -27,7 +27,9 @@ fn shares_are_kept() {
                 Actor::enter(machine.run(&["--share", &share], &BATCH))
             })
             .collect();
-        all.iter().for_each(|one| drop(one.line()));
+        for one in &all {
+            one.line();
+        }
         let all: Vec<_> = all.iter().collect();
         let (paces, ()) = Actor::paces(&all, || std::thread::sleep(Duration::from_millis(2_500)));
         let sum: f64 = paces.iter().sum();

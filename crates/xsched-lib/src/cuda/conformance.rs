@@ -170,6 +170,32 @@ impl Subject for Device {
     }
 }
 
+#[test]
+fn a_stream_that_comes_while_all_are_stopped_does_not_let_them_go_on() {
+    use xsched_core::{HwQueue as _, Order};
+    const LENGTH: Duration = Duration::from_millis(200);
+    let device = Device::open();
+    let queue = device.queue();
+    if queue.capabilities().cost(Level::Interrupt).is_err() {
+        return;
+    }
+    device.launch(&queue, LENGTH);
+    std::thread::sleep(LENGTH / 10);
+    queue.preempt(Level::Interrupt).unwrap();
+    let late = device.queue();
+    // As the core has it: first the order, then what comes of it.
+    late.order_changed(Order::Stop);
+    std::thread::sleep(2 * LENGTH);
+    assert_eq!(device.finished(&queue), 0, "it went on");
+    late.preempt_idle(Level::Interrupt).unwrap();
+    for one in [&late, &queue] {
+        one.order_changed(Order::Free);
+        one.restore().unwrap();
+    }
+    queue.synchronize().unwrap();
+    assert_eq!(device.finished(&queue), 1);
+}
+
 /// What a machine lacks that the suite is run for once more, each in a process of its own.
 const LACKING: &str = "XSCHED_STANDIN_CUDA_WITHOUT";
 

@@ -145,7 +145,10 @@ impl State {
             done = Groups::on(device).set_timeslice(slice.unwrap_or(USUAL_US));
             self.slice = slice;
         }
-        let stop = !self.members.is_empty() && self.members.iter().all(|(_, member)| member.stop != Stop::No);
+        // Who comes while the others are stopped, and is to stop as well, does not let them go on first.
+        let joins = |member: &Member| self.stopped != Stopped::No && member.order == Order::Stop;
+        let stops = |member: &Member| member.stop != Stop::No || joins(member);
+        let stop = !self.members.is_empty() && self.members.iter().all(|(_, member)| stops(member));
         done.and(match (stop, self.stopped) {
             (true, Stopped::No) => self.stop(device),
             (false, Stopped::Disabled) => {

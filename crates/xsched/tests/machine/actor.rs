@@ -64,7 +64,9 @@ impl Actor {
     /// The same of several.
     pub(crate) fn paces<R>(actors: &[&Self], meanwhile: impl FnOnce() -> R) -> (Vec<f64>, R) {
         // What was said before does not count.
-        actors.iter().for_each(|actor| actor.lines.try_iter().for_each(drop));
+        for actor in actors {
+            actor.lines.try_iter().for_each(drop);
+        }
         let begun = Instant::now();
         let result = meanwhile();
         let seconds = begun.elapsed().as_secs_f64();
