@@ -16,6 +16,7 @@
  *     memory-waits      cuStreamWaitValue32 and cuStreamWriteValue32 answer "not supported"
  *     new-waits         an older driver: so do their second forms, and cuGetProcAddress does not know them
  *     timeslices        the resource manager refuses to set them
+ *     channel-stops     it refuses to disable channels
  *     resource-manager  it is never called, as in a program under MPS
  *
  * Kernels, in whatever is loaded as a module; each begins with the nanoseconds it occupies the device:

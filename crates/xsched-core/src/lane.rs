@@ -30,8 +30,10 @@ pub struct Lane {
     stop: Mutex<Stop>,
     /// A copy of `stop.told.is_some()` that can be read without waiting for a preemption under way.
     preempted: AtomicBool,
-    /// What is launched while the queue is held waits on the device, not at the gate.
+    /// What is launched while the queue is held can wait on the device instead of at the gate.
     held_by_device: AtomicBool,
+    /// The device has been told to hold the queue, or to have it give way.
+    is_told: AtomicBool,
 }
 
 /// What was launched last, and how far the device has come with it.
@@ -82,6 +84,7 @@ impl Lane {
             stop: Mutex::new(Stop { level, told: None, order: Order::Free }),
             preempted: AtomicBool::new(false),
             held_by_device,
+            is_told: AtomicBool::new(false),
         })
     }
 
@@ -133,10 +136,14 @@ impl Lane {
     pub(crate) fn admit(&self) -> Admitted<'_> {
         // Whether a marker has come while we waited for it: then we know when.
         let mut just_came = false;
-        let mut wait_at_gate = !self.held_by_device.load(Ordering::SeqCst);
+        let mut full = false;
         loop {
             // From here on the place is given back by `Admitted`, whatever happens.
             let gate = self.gate();
+            // Before the device was told, what is launched would run.
+            let held_by_device =
+                self.held_by_device.load(Ordering::SeqCst) && self.is_told.load(Ordering::SeqCst);
+            let wait_at_gate = full || !held_by_device;
             let order = if wait_at_gate { gate.enter(&*self.link) } else { gate.enter_held(&*self.link) };
             let mut admitted = Admitted { lane: self, gate, place: None };
             if !std::ptr::eq(gate, self.gate()) {
@@ -147,7 +154,7 @@ impl Lane {
                 match self.reserve(order, just_came) {
                     Ok(place) => admitted.place = Some(place),
                     Err(_) if order.stops() => {
-                        wait_at_gate = true;
+                        full = true;
                         continue;
                     }
                     Err(marker) => {
@@ -379,7 +386,13 @@ impl Lane {
         let stands_still = self.gate().is_closed() || (ordered.stops() && !gives_way);
         // The gate alone is level 1: the device has to be told nothing.
         let wanted = (stands_still && stop.level > Level::Block).then_some(stop.level);
-        if wanted == stop.told { Ok(()) } else { self.tell(stop, wanted, was_counted) }
+        // Before it is told, which may take until the queue has come to a stop: what is launched meanwhile is behind that.
+        self.is_told.store(wanted.is_some() || order.stops(), Ordering::SeqCst);
+        let done = if wanted == stop.told { Ok(()) } else { self.tell(stop, wanted, was_counted) };
+        if done.is_err() {
+            self.is_told.store(stop.told.is_some() || order.stops(), Ordering::SeqCst);
+        }
+        done
     }
 
     fn tell(&self, stop: &mut Stop, wanted: Option<Level>, was_counted: bool) -> Result<(), HalError> {

@@ -63,8 +63,11 @@ fn enforce(program: &Program) -> Duration {
                 gate.give(Order::Free);
             }
         }
-        // A device that refuses leaves the queue at level 1: the gate still holds.
-        let _ = lane.enforce();
+        // A device that refuses leaves the queue at level 1: the gate still holds. It is asked again: one that was to run on
+        // must not stay stopped.
+        if lane.enforce().is_err() {
+            sleep = HEARTBEAT;
+        }
     }
     // Only now: a device may stop what runs once the last of its queues was told to.
     let mut news = false;
@@ -87,7 +90,9 @@ fn watch(program: &Program) -> Duration {
         queues.iter().partition(|queue| queue.lane().gate().order().stops());
     if program.note_divided(!stopped.is_empty() && !running.is_empty()) {
         // Nobody has kept account of who waits for whom while all had the same order.
-        running.iter().for_each(|queue| queue.waits_for_anybody());
+        for queue in running {
+            queue.waits_for_anybody();
+        }
     }
     if program.waits.forget_what_is_over() {
         program.ring();

@@ -197,3 +197,22 @@ fn several_background_programs_share_what_one_would_have() {
         assert!(3 * scheduled < 2 * alone + native, "far from alone: {scheduled} us");
     }
 }
+
+/// A driver that refuses to disable channels must not leave a program stopped that nobody holds any more.
+#[test]
+fn whoever_cannot_be_stopped_runs_on_all_the_same() {
+    let machine = Machine::lacking(Stage::with_service(), "channel-stops");
+    let mut long = Actor::enter(machine.run(&["--name", "long"], &["long", "400"]));
+    assert_eq!(long.line(), "launched");
+    let state =
+        || machine.stage.status().tasks.iter().find(|task| task.name == "long").map(|task| task.state);
+    eventually("it is scheduled", || state().is_some());
+    for _ in 0..3 {
+        set(&machine, &long, "--suspend");
+        eventually("it is suspended", || state() == Some(TaskState::Suspended));
+        std::thread::sleep(Duration::from_millis(60));
+        set(&machine, &long, "--resume");
+    }
+    assert!(long.line().ends_with(" 5"), "its data is wrong");
+    long.ends_well();
+}

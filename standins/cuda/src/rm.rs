@@ -336,6 +336,7 @@ unsafe fn control(world: Held, control: &Control) -> u32 {
             unsafe { parameters.cast::<u64>().write_unaligned(us) };
             OK
         }
+        (DISABLE_CHANNELS, SUBDEVICE) if !Settings::get().channel_stops => INSUFFICIENT_PERMISSIONS,
         (DISABLE_CHANNELS, SUBDEVICE) if carries(size_of::<DisableChannels>()) => {
             // SAFETY: as above.
             disable(world, &unsafe { parameters.cast::<DisableChannels>().read_unaligned() })

@@ -23,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) new_waits: bool,
     /// Processes may set their own timeslices.
     pub(crate) timeslices: bool,
+    /// The resource manager stops channels.
+    pub(crate) channel_stops: bool,
     /// The resource manager is called at all.
     pub(crate) resource_manager: bool,
 }
@@ -56,6 +58,7 @@ impl Settings {
             memory_waits: has("memory-waits"),
             new_waits: has("new-waits"),
             timeslices: has("timeslices"),
+            channel_stops: has("channel-stops"),
             resource_manager: has("resource-manager"),
         }
     }

@@ -23,7 +23,7 @@ use crate::page::Slot;
 /// notice.
 const TURN: Nanos = Nanos::from_millis(50);
 /// How long somebody has to leave the device before the next begins anyway.
-const PATIENCE: Nanos = Nanos::from_millis(3);
+const PATIENCE: Nanos = Nanos::from_millis(15);
 
 /// Who has the device, of several paced programs on it.
 #[derive(Clone, Copy, Debug)]
@@ -216,8 +216,9 @@ fn take_turns(
         }
     }
     let Some(holder) = turns.holder(together[0].device, now) else { return };
-    for (index, (task, order)) in together.iter().zip(orders).enumerate() {
-        if *order == Order::Paced && has_work(index) && task.process != holder {
+    // Who has no work either: it may not begin while another has the turn.
+    for (task, order) in together.iter().zip(orders) {
+        if *order == Order::Paced && task.process != holder {
             *order = Order::Stop;
         }
     }
@@ -257,9 +258,9 @@ mod tests {
     fn patience_ends_and_begins_anew_with_the_next_change() {
         let mut turns = Turns::default();
         assert!(turns.has_patience(DEVICE, Nanos::from_millis(10)));
-        assert!(turns.has_patience(DEVICE, Nanos::from_millis(12)));
-        assert!(!turns.has_patience(DEVICE, Nanos::from_millis(13)));
+        assert!(turns.has_patience(DEVICE, Nanos::from_millis(24)));
+        assert!(!turns.has_patience(DEVICE, Nanos::from_millis(25)));
         turns.handed_over(DEVICE);
-        assert!(turns.has_patience(DEVICE, Nanos::from_millis(14)));
+        assert!(turns.has_patience(DEVICE, Nanos::from_millis(26)));
     }
 }

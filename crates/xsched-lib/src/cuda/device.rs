@@ -67,9 +67,9 @@ pub(crate) enum Stop {
     Idle,
 }
 
-/// How long streams are given to come to their stop points before their channels are disabled: that takes about half as
-/// long, and the GPU does nothing meanwhile.
-const TO_COME_TO_A_STOP: Duration = Duration::from_micros(1_500);
+/// How long streams are given to come to their stop points, which are about a millisecond apart, before their channels are
+/// disabled: that is for kernels that do not end. Stop points cost nothing, and the GPU works meanwhile.
+const TO_COME_TO_A_STOP: Duration = Duration::from_millis(10);
 const LOOK: Duration = Duration::from_micros(20);
 
 static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
@@ -152,8 +152,12 @@ impl State {
         done.and(match (stop, self.stopped) {
             (true, Stopped::No) => self.stop(device),
             (false, Stopped::Disabled) => {
-                self.stopped = Stopped::No;
-                Groups::on(device).disable(false)
+                let goes_on = Groups::on(device).disable(false);
+                // Else the next who asks tries again: nobody may stay disabled.
+                if goes_on.is_ok() {
+                    self.stopped = Stopped::No;
+                }
+                goes_on
             }
             (false, _) => {
                 self.stopped = Stopped::No;
@@ -176,9 +180,9 @@ impl State {
             }
             std::thread::sleep(LOOK);
         }
-        Groups::on(device).disable(true)?;
+        // Also if it fails: some channels may have been disabled.
         self.stopped = Stopped::Disabled;
-        Ok(())
+        Groups::on(device).disable(true)
     }
 
     /// The best that is due to one of the streams: an important one must not suffer for the others.

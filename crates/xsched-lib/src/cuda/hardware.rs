@@ -83,8 +83,12 @@ impl CudaStream {
     fn stop(&self, level: Level, stop: Stop) -> Result<(), HalError> {
         self.capabilities.negotiate(LevelRequest::Exactly(level))?;
         self.marks.stand(Reason::Preempted, true);
-        if level == Level::Interrupt {
-            self.member.stop(stop).map_err(|why| self.failed("stopping the program's channels", why))?;
+        if level == Level::Interrupt
+            && let Err(why) = self.member.stop(stop)
+        {
+            // Refused, and so not to be taken back by anybody later.
+            let _ = self.restore();
+            return Err(self.failed("stopping the program's channels", why));
         }
         Ok(())
     }

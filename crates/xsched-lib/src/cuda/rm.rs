@@ -285,19 +285,29 @@ impl Groups {
 
     /// Stops all that runs on their channels where it is, or lets it go on.
     pub(crate) fn disable(&self, disable: bool) -> Result<(), String> {
+        if self.subdevices.is_empty() || self.channels.is_empty() {
+            return Err("no channels were seen".to_owned());
+        }
         let mut done = Ok(());
         for subdevice in &self.subdevices {
             let theirs: Vec<_> =
                 self.channels.iter().filter(|channel| channel.client == subdevice.client).collect();
             for some in theirs.chunks(MOST_CHANNELS) {
-                let mut call = Disable::new(disable, some);
-                done = done.and(subdevice.control(DISABLE_CHANNELS, &mut call));
+                done = done.and(subdevice.disable(disable, some));
             }
         }
-        if self.subdevices.is_empty() || self.channels.is_empty() {
-            return Err("no channels were seen".to_owned());
-        }
         done
+    }
+}
+
+impl Object {
+    /// On a subdevice: stops some channels, or lets them go on. One that is gone must not keep the others from it.
+    fn disable(&self, disable: bool, channels: &[&Self]) -> Result<(), String> {
+        let ask = |some: &[&Self]| self.control(DISABLE_CHANNELS, &mut Disable::new(disable, some));
+        let Err(why) = ask(channels) else { return Ok(()) };
+        let each = channels.iter().map(|channel| ask(&[channel]).is_ok());
+        let done = each.filter(|done| *done).count();
+        if done == 0 { Err(why) } else { Ok(()) }
     }
 }
 
