@@ -361,6 +361,6 @@ fn warn_not_preloaded(py: Python<'_>) -> PyResult<()> {
         py,
         &category,
         c"libxsched.so is not preloaded, so what this program launches does not pass it: start it with `xsched run`",
-        2,
+        1,
     )
 }

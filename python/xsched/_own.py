@@ -5,6 +5,7 @@ of them asks for; of blocks inside each other the innermost counts.
 """
 
 import os
+import sys
 from _contextvars import ContextVar
 from _thread import allocate_lock
 
@@ -193,7 +194,11 @@ def _warn(words):
         _warned = True
         from warnings import warn
 
-        warn(words, UnscheduledWarning, stacklevel=5)
+        # At the line of whoever called into this file.
+        level, frame = 1, sys._getframe()
+        while frame.f_back is not None and frame.f_code.co_filename == __file__:
+            level, frame = level + 1, frame.f_back
+        warn(words, UnscheduledWarning, stacklevel=level)
 
 
 def _forked():
