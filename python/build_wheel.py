@@ -1,6 +1,6 @@
 """Makes the wheel: one file for Python 3.9 and later, with the native module, the program and the library inside.
 
-    python3 python/build_wheel.py [--out DIR] [--profile release]
+    python3 python/build_wheel.py [--out DIR] [--profile release] [--built DIR]
 
 A wheel is a zip file with a list of its files. No more than Python and cargo is needed to make one. pip calls
 `build_wheel` of this file, as pyproject.toml says.
@@ -103,10 +103,10 @@ class Wheel:
         self.zip.close()
 
 
-def make(out, profile):
-    """Makes the wheel in the directory `out`; answers its name."""
+def make(out, profile, at=None):
+    """Makes the wheel in the directory `out` of what is built, in `at` if that is done already; answers its name."""
     os.makedirs(out, exist_ok=True)
-    at = built(profile)
+    at = at or built(profile)
     with tempfile.TemporaryDirectory() as scratch:
         files = [stripped(os.path.join(at, name), scratch) for name in ("xsched", "libxsched.so", "libxsched_python.so")]
         program, library, native = files
@@ -148,5 +148,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Makes the wheel.")
     parser.add_argument("--out", default=os.path.join(ROOT, "target", "wheels"))
     parser.add_argument("--profile", default="release", help="cargo's: release or debug")
+    parser.add_argument("--built", help="where cargo has put the three files; nothing is built then")
     given = parser.parse_args()
-    print(os.path.join(given.out, make(given.out, given.profile)))
+    print(os.path.join(given.out, make(given.out, given.profile, given.built)))
