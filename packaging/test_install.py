@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -28,8 +29,15 @@ class Installed(unittest.TestCase):
         self.root = tempfile.mkdtemp(prefix="xsched-install-")
         self.addCleanup(shutil.rmtree, self.root)
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("XSCHED_", "MAKE", "DESTDIR"))}
-        self.environment.update(XSCHED_SOCKET=os.path.join(self.root, "no-socket"), PROFILE=os.path.basename(BUILT),
+        self.environment.update(XSCHED_SOCKET=os.path.join(self.root, "socket"), PROFILE=os.path.basename(BUILT),
                                 CARGO_TARGET_DIR=os.path.dirname(BUILT))
+        # Else `xsched run` would start one that outlives the test.
+        service = subprocess.Popen([os.path.join(BUILT, "xsched"), "serve", "--quiet"], env=self.environment)
+        self.addCleanup(service.wait)
+        self.addCleanup(service.kill)
+        while not os.path.exists(self.environment["XSCHED_SOCKET"]):
+            self.assertIsNone(service.poll(), "the service has ended")
+            time.sleep(0.01)
 
     def must(self, *command, **more):
         done = subprocess.run(command, cwd=ROOT, env=self.environment, text=True, capture_output=True, **more)

@@ -38,6 +38,9 @@ pub(crate) type Configure = unsafe extern "C" fn(Handle, i64, i64) -> Code;
 /// `XHintLaxity`.
 pub(crate) type Laxity = unsafe extern "C" fn(Handle, i64, i32, i32) -> Code;
 
+/// `XSchedLastError`.
+type LastError = unsafe extern "C" fn() -> *const c_char;
+
 /// Where functions are looked up.
 pub(crate) struct Library {
     /// What `dlsym` searches.
@@ -80,6 +83,20 @@ impl Library {
                 format!("{} has no {}: it is of a version without it", self.place, name.to_string_lossy());
             exception(py, "NotSupported", &words)
         })
+    }
+
+    /// What the library says about the last failure on this thread, if it says anything.
+    pub(crate) fn last_error(&self) -> Option<String> {
+        // SAFETY: its type in xsched/extra.h.
+        let tell = unsafe { self.find::<LastError>(c"XSchedLastError") }?;
+        // SAFETY: may be called at any time; what it answers stays until this thread's next failure.
+        let words = unsafe { tell() };
+        if words.is_null() {
+            return None;
+        }
+        // SAFETY: as above.
+        let words = unsafe { CStr::from_ptr(words) }.to_string_lossy();
+        (!words.is_empty()).then(|| words.into_owned())
     }
 
     /// A function that may be there.

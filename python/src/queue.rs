@@ -15,8 +15,9 @@ use crate::wishes::Given;
 
 const SYNC_HW_QUEUE: i64 = 1;
 const DROP_COMMANDS: i64 = 1;
-/// `kPreemptLevelUnknown`: as deep as the device goes.
-const AUTO: i64 = 0;
+/// Unless one is asked for: the deepest that the device has.
+const LEVELS: [i64; 3] = [3, 2, 1];
+const NOT_SUPPORTED: Code = 5;
 
 /// A platform: its name here, and the functions that make and find its hardware queues.
 struct Platform {
@@ -59,25 +60,26 @@ pub(crate) struct Queue {
 
 /// Calls a function of the C interface without Python's lock; what it answers becomes an exception.
 macro_rules! call {
-    ($py:expr, $name:literal, $function:expr $(, $argument:expr)*) => {{
+    ($py:expr, $library:expr, $name:literal, $function:expr $(, $argument:expr)*) => {{
         let function = $function;
         // SAFETY: of the C interface, called with the arguments its header names.
         let code: Code = $py.detach(|| unsafe { function($($argument),*) });
-        checked($py, $name, code)
+        checked($py, $library, $name, code)
     }};
 }
 
-fn checked(py: Python<'_>, what: &str, code: Code) -> PyResult<()> {
-    let (class, words) = match code {
+fn checked(py: Python<'_>, library: &Library, what: &str, code: Code) -> PyResult<()> {
+    let (class, usual) = match code {
         0 => return Ok(()),
         1 => ("Error", "the device or its driver failed"),
         2 => ("OutOfRange", "a value is out of range, or a handle is none"),
         3 => ("Error", "there is no such thing"),
         4 => ("NotAllowed", "that is not allowed"),
-        5 => ("NotSupported", "the device cannot do that"),
+        NOT_SUPPORTED => ("NotSupported", "the device cannot do that"),
         6 => ("Error", "the scheduler answered something that makes no sense"),
         _ => ("Error", "it failed for a reason that is not known"),
     };
+    let words = library.last_error().unwrap_or_else(|| usual.to_owned());
     Err(exception(py, class, &format!("{what}: {words} (XResult {code})")))
 }
 
@@ -126,7 +128,7 @@ impl Queue {
     fn suspend(&self, py: Python<'_>, wait: bool) -> PyResult<()> {
         let queue = self.open(py)?;
         let flags = if wait { SYNC_HW_QUEUE } else { 0 };
-        call!(py, "suspending", self.functions.suspend, queue, flags)?;
+        call!(py, self.library, "suspending", self.functions.suspend, queue, flags)?;
         self.suspended.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -136,7 +138,7 @@ impl Queue {
     fn resume(&self, py: Python<'_>, drop: bool) -> PyResult<()> {
         let queue = self.open(py)?;
         let flags = if drop { DROP_COMMANDS } else { 0 };
-        call!(py, "resuming", self.functions.resume, queue, flags)?;
+        call!(py, self.library, "resuming", self.functions.resume, queue, flags)?;
         self.suspended.store(false, Ordering::Relaxed);
         Ok(())
     }
@@ -145,7 +147,8 @@ impl Queue {
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         let queue = self.open(py)?;
         // SAFETY: its type in xsched/xqueue.h.
-        call!(py, "waiting", unsafe { self.library.function::<Act>(py, c"XQueueWaitAll")? }, queue)
+        let function = unsafe { self.library.function::<Act>(py, c"XQueueWaitAll")? };
+        call!(py, self.library, "waiting", function, queue)
     }
 
     /// "idle" or "ready".
@@ -156,7 +159,14 @@ impl Queue {
         let at = (&raw mut state).expose_provenance();
         // SAFETY: its type in xsched/xqueue.h.
         let query = unsafe { self.library.function::<Query>(py, c"XQueueQuery")? };
-        call!(py, "asking for the state", query, queue, std::ptr::with_exposed_provenance_mut(at))?;
+        call!(
+            py,
+            self.library,
+            "asking for the state",
+            query,
+            queue,
+            std::ptr::with_exposed_provenance_mut(at)
+        )?;
         Ok(match state {
             1 => "idle",
             2 => "ready",
@@ -180,22 +190,22 @@ impl Queue {
         if let Some(priority) = wishes.priority {
             // SAFETY: its type in xsched/hint.h, as of the other three.
             let function = unsafe { self.library.function::<Level>(py, c"XHintPriority")? };
-            call!(py, "the priority", function, queue, small(priority))?;
+            call!(py, self.library, "the priority", function, queue, small(priority))?;
         }
         if let Some(percent) = wishes.utilization {
             // SAFETY: as above.
             let function = unsafe { self.library.function::<Level>(py, c"XHintUtilization")? };
-            call!(py, "the share", function, queue, small(percent))?;
+            call!(py, self.library, "the share", function, queue, small(percent))?;
         }
         if let Some(us) = wishes.deadline_us {
             // SAFETY: as above.
             let function = unsafe { self.library.function::<ActWith>(py, c"XHintDeadline")? };
-            call!(py, "the deadline", function, queue, us)?;
+            call!(py, self.library, "the deadline", function, queue, us)?;
         }
         if let Some((us, before, after)) = wishes.laxity {
             // SAFETY: as above.
             let function = unsafe { self.library.function::<Laxity>(py, c"XHintLaxity")? };
-            call!(py, "the laxity", function, queue, us, small(before), small(after))?;
+            call!(py, self.library, "the laxity", function, queue, us, small(before), small(after))?;
         }
         Ok(())
     }
@@ -206,7 +216,7 @@ impl Queue {
         let level = c_int::try_from(level).map_err(|_| PyValueError::new_err("a level is 1, 2 or 3"))?;
         // SAFETY: its type in xsched/xqueue.h.
         let function = unsafe { self.library.function::<Level>(py, c"XQueueSetPreemptLevel")? };
-        call!(py, "the level", function, queue, level)
+        call!(py, self.library, "the level", function, queue, level)
     }
 
     /// How many commands may be in flight, and how many lie between two markers.
@@ -214,7 +224,7 @@ impl Queue {
         let queue = self.open(py)?;
         // SAFETY: its type in xsched/xqueue.h.
         let function = unsafe { self.library.function::<Configure>(py, c"XQueueSetLaunchConfig")? };
-        call!(py, "the limit", function, queue, threshold, batch_size)
+        call!(py, self.library, "the limit", function, queue, threshold, batch_size)
     }
 
     /// Ends control of the stream. A stream that the scheduler had under control before stays so.
@@ -224,7 +234,7 @@ impl Queue {
             return Ok(());
         }
         if self.suspended.swap(false, Ordering::Relaxed) {
-            call!(py, "resuming", self.functions.resume, queue, 0)?;
+            call!(py, self.library, "resuming", self.functions.resume, queue, 0)?;
         }
         if !self.made {
             return Ok(());
@@ -234,8 +244,8 @@ impl Queue {
             let library = self.library;
             (library.function::<Act>(py, c"XQueueDestroy")?, library.function::<Act>(py, c"HwQueueDestroy")?)
         };
-        call!(py, "closing", destroy, queue)?;
-        call!(py, "closing", forget, self.hardware)
+        call!(py, self.library, "closing", destroy, queue)?;
+        call!(py, self.library, "closing", forget, self.hardware)
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {
@@ -317,11 +327,13 @@ fn existing(py: Python<'_>, library: &Library, platform: &Platform, raw: usize) 
     let (Some(get), Some(find)) = both else { return None };
     let (mut hardware, mut queue): (Handle, Handle) = (0, 0);
     let (to, stream) = ((&raw mut hardware).expose_provenance(), raw);
-    if call!(py, "looking", get, room(to), std::ptr::with_exposed_provenance_mut::<c_void>(stream)).is_err() {
+    if call!(py, library, "looking", get, room(to), std::ptr::with_exposed_provenance_mut::<c_void>(stream))
+        .is_err()
+    {
         return None;
     }
     let to = (&raw mut queue).expose_provenance();
-    call!(py, "looking", find, room(to), hardware).is_ok().then_some((queue, hardware))
+    call!(py, library, "looking", find, room(to), hardware).is_ok().then_some((queue, hardware))
 }
 
 /// A new queue for this stream.
@@ -344,10 +356,19 @@ fn make(
     let create = unsafe { library.function::<Create>(py, c"XQueueCreate")? };
     let (mut hardware, mut queue): (Handle, Handle) = (0, 0);
     let to = (&raw mut hardware).expose_provenance();
-    call!(py, "the stream", wrap, room(to), std::ptr::with_exposed_provenance_mut::<c_void>(raw))?;
+    call!(py, library, "the stream", wrap, room(to), std::ptr::with_exposed_provenance_mut::<c_void>(raw))?;
     let to = (&raw mut queue).expose_provenance();
-    call!(py, "a queue for the stream", create, room(to), hardware, level.unwrap_or(AUTO), 0)?;
-    Ok((queue, hardware))
+    let one = level.map(|level| [level]);
+    let mut last = Ok(());
+    for level in one.as_ref().map_or(&LEVELS[..], |one| &one[..]) {
+        // SAFETY: as in `call!`.
+        let code = py.detach(|| unsafe { create(room(to), hardware, *level, 0) });
+        last = checked(py, library, "a queue for the stream", code);
+        if code != NOT_SUPPORTED {
+            break;
+        }
+    }
+    last.map(|()| (queue, hardware))
 }
 
 /// Where a handle is written. Pointers cannot go where Python's lock is not held; addresses can.

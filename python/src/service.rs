@@ -233,7 +233,7 @@ pub(crate) fn parse_wishes(
     // Nobody there: it has no priority yet.
     let usual = || Ok(own(py, Wishes::default()).ok().flatten().and_then(|had| had.0).unwrap_or(0));
     let wishes = Given { priority, share, deadline, laxity }.wishes(usual)?;
-    Ok(as_tuple(wishes))
+    Ok(as_tuple(&wishes))
 }
 
 /// Changes this process's own wishes. Answers what they were; None if it is not scheduled (yet).
@@ -243,13 +243,13 @@ pub(crate) fn set_own(py: Python<'_>, wishes: Had) -> PyResult<Option<Had>> {
     own(py, Wishes { priority, utilization, deadline_us, laxity })
 }
 
-fn as_tuple(wishes: Wishes) -> Had {
+fn as_tuple(wishes: &Wishes) -> Had {
     (wishes.priority, wishes.utilization, wishes.deadline_us, wishes.laxity)
 }
 
 fn own(py: Python<'_>, wishes: Wishes) -> PyResult<Option<Had>> {
     match ask(py, &Request::SetOwn(wishes), Some("this program was not changed"))? {
-        Reply::Had(had) => Ok(had.map(as_tuple)),
+        Reply::Had(had) => Ok(had.as_ref().map(as_tuple)),
         _ => Err(unexpected(py)),
     }
 }

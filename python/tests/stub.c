@@ -13,6 +13,8 @@ typedef int XResult;
 
 static char calls[1 << 16];
 static int failure, silent, has_queue, hold;
+static int deepest = 3;
+static const char *words = "";
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
@@ -32,6 +34,8 @@ static XResult note(const char *format, ...) {
 const char *stub_calls(void) { return calls; }
 void stub_fail_with(int code) { failure = code; }
 void stub_silent(int on) { silent = on; }
+void stub_say(int on) { words = on ? "the stand-in says why" : ""; }
+void stub_deepest_level(int level) { deepest = level; }
 void stub_has_queue(int on) { has_queue = on; }
 void stub_hold_waiters(int on) {
     pthread_mutex_lock(&lock);
@@ -39,6 +43,8 @@ void stub_hold_waiters(int on) {
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
 }
+
+const char *XSchedLastError(void) { return words; }
 
 #define HEX "0x%llx"
 #define U(n) ((unsigned long long)(n))
@@ -63,6 +69,8 @@ XResult OclQueueCreate(uint64_t *hw, void *queue) {
 }
 XResult XQueueCreate(uint64_t *queue, uint64_t hw, int64_t level, int64_t flags) {
     *queue = 0x9000 + (hw & 0xfff);
+    if (level < 1 || level > 3) return 2;
+    if (level > deepest) return 5;
     return note("XQueueCreate(" HEX ",%lld,%lld)", U(hw), D(level), D(flags));
 }
 XResult XQueueGet(uint64_t *queue, uint64_t hw) {

@@ -48,17 +48,20 @@ class Cuda:
     def __cuda_stream__(self): return (0, 0x33)
 for stream, more in ((Torch(), {}), (Opencl(), {}), (Cuda(), {}), (0x44, {}), (0x55, {"platform": "hip"})):
     xsched.Queue(stream, **more)
+stub.stub_deepest_level(2)
+xsched.Queue(0x66)
 sys.modules["torch"] = types.SimpleNamespace(version=types.SimpleNamespace(hip="6.2"))
 xsched.Queue(Torch(), level=2)
 print(json.dumps([xsched.loaded()] + [call for call in calls() if "QueueCreate" in call]))
 """)
         self.assertEqual(got, [
             True,
-            "CudaQueueCreate(0x11)", "XQueueCreate(0x1011,0,0)",
-            "OclQueueCreate(0x22)", "XQueueCreate(0x3022,0,0)",
-            "CudaQueueCreate(0x33)", "XQueueCreate(0x1033,0,0)",
-            "CudaQueueCreate(0x44)", "XQueueCreate(0x1044,0,0)",
-            "HipQueueCreate(0x55)", "XQueueCreate(0x2055,0,0)",
+            "CudaQueueCreate(0x11)", "XQueueCreate(0x1011,3,0)",
+            "OclQueueCreate(0x22)", "XQueueCreate(0x3022,3,0)",
+            "CudaQueueCreate(0x33)", "XQueueCreate(0x1033,3,0)",
+            "CudaQueueCreate(0x44)", "XQueueCreate(0x1044,3,0)",
+            "HipQueueCreate(0x55)", "XQueueCreate(0x2055,3,0)",
+            "CudaQueueCreate(0x66)", "XQueueCreate(0x1066,2,0)",
             "HipQueueCreate(0x11)", "XQueueCreate(0x2011,2,0)",
         ])
 
@@ -116,6 +119,13 @@ for code in (1, 2, 3, 4, 5, 6, 999):
         queue.suspend()
     except xsched.Error as error:
         seen.append([type(error).__name__, str(error)])
+stub.stub_fail_with(1)
+stub.stub_say(1)
+try:
+    queue.suspend()
+except xsched.Error as error:
+    said = str(error)
+stub.stub_say(0)
 stub.stub_fail_with(0)
 for wrong in (lambda: xsched.Queue(object()), lambda: xsched.Queue(1, platform="abacus"), lambda: xsched.Queue(1, level=4),
               lambda: xsched.Queue(1, platform="xsim")):
@@ -123,12 +133,13 @@ for wrong in (lambda: xsched.Queue(object()), lambda: xsched.Queue(1, platform="
         wrong()
     except Exception as error:
         seen.append([type(error).__name__, str(error)])
-print(json.dumps(seen))
+print(json.dumps(seen + [["said", said]]))
 """)
         names = [name for name, _ in got]
         self.assertEqual(names[:7], ["Error", "OutOfRange", "Error", "NotAllowed", "NotSupported", "Error", "Error"])
         self.assertIn("suspending: the device or its driver failed (XResult 1)", got[0])
-        self.assertEqual(names[7:], ["TypeError", "ValueError", "OutOfRange", "NotSupported"])
+        self.assertEqual(names[7:], ["TypeError", "ValueError", "OutOfRange", "NotSupported", "said"])
+        self.assertEqual(got[11][1], "suspending: the stand-in says why (XResult 1)")
         self.assertIn("cuda, hip, opencl, xsim", got[8][1])
         self.assertIn("has no XsimQueueCreate", got[10][1])
 
