@@ -4,9 +4,9 @@ variable is explained, and the error messages people search for are still the on
     python3 scripts/check_docs.py
 """
 
+import fnmatch
 import os
 import re
-import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -16,10 +16,15 @@ EXPECTED = {"docs/amd.md", "docs/c-api.md"}
 NO_VARIABLE = re.compile(r"XSCHED_(?:AUTO_XQUEUE_|SIM_DIE_HOLDING_THE_LOCK|WRITE_FRAMES)$")
 
 
-def tracked(*patterns):
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
-    files = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True).stdout.split("\n")
-    return [file for file in files if file and os.path.exists(os.path.join(ROOT, file))]
+def files(*patterns):
+    """The files of this repository that fit a pattern, without what was built."""
+    found = []
+    for place, directories, names in os.walk(ROOT):
+        here = os.path.relpath(place, ROOT)
+        directories[:] = sorted(name for name in directories if not name.startswith((".", "target", "__")))
+        paths = [os.path.normpath(os.path.join(here, name)) for name in sorted(names)]
+        found += [path for path in paths if any(fnmatch.fnmatch(path, pattern) for pattern in patterns)]
+    return found
 
 
 def read(path):
@@ -57,7 +62,7 @@ def links(path):
 def index():
     """Pages of the book that its index does not name."""
     book = read("docs/README.md")
-    for page in tracked("docs/*.md"):
+    for page in files("docs/*.md"):
         name = os.path.relpath(page, "docs")
         if name != "README.md" and f"]({name})" not in book and f"]({name}#" not in book:
             yield f"docs/README.md: does not name {name}"
@@ -67,7 +72,7 @@ def variables():
     """Environment variables of the sources that no page explains."""
     page = read("docs/environment.md")
     named = set()
-    for source in tracked("crates/*/src/*.rs", "python/xsched/*.py"):
+    for source in files("crates/*/src/*.rs", "python/xsched/*.py"):
         named |= set(re.findall(r'"(XSCHED_[A-Z0-9_]+|XLOG_[A-Z]+)"', read(source)))
     for name in sorted(named):
         if not NO_VARIABLE.match(name) and f"`{name}`" not in page:
@@ -77,7 +82,7 @@ def variables():
 def messages():
     """Error messages that the program does not print."""
     # As one line without what depends on the case, so that a message is found however its source is broken up.
-    sources = "\n".join(read(path) for path in tracked("crates/*/src/*.rs", "python/src/*.rs", "python/xsched/*.py"))
+    sources = "\n".join(read(path) for path in files("crates/*/src/*.rs", "python/src/*.rs", "python/xsched/*.py"))
     sources = re.sub(r"\\\n\s*", "", sources)
     bold = re.findall(r"\*\*(.+?)\*\*", read("docs/troubleshooting.md"))
     for message in (message for words in bold for message in re.findall(r"`([^`]+)`", words)):
@@ -92,13 +97,13 @@ def messages():
 
 
 def main():
-    found = [line for path in tracked("*.md") for line in links(path)]
+    found = [line for path in files("*.md") for line in links(path)]
     found += [*index(), *variables(), *messages()]
     for line in found:
         print(line)
     if found:
         sys.exit(f"{len(found)} mistakes in the documentation")
-    print(f"{len(tracked('*.md'))} pages: every link leads somewhere")
+    print(f"{len(files('*.md'))} pages: every link leads somewhere")
 
 
 if __name__ == "__main__":
