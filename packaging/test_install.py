@@ -97,6 +97,8 @@ class Installed(unittest.TestCase):
         """A program of C is built and linked with what was installed, by both names of the library."""
         source = os.path.join(self.root, "program.c")
         with open(source, "w") as file:
+            if os.path.exists(os.path.join(prefix, "include/xsched/xsched.h")):
+                file.write("#include <xsched/xsched.h>\nvoid *volatile used = (void *)XQueueCreate;\n")
             file.write("int main(void) { return 0; }\n")
         program = os.path.join(self.root, "program")
         for library in (flags, flags[:-1] + ["-Wl,--no-as-needed", "-lpreempt", "-lhalcuda"]):

@@ -40,6 +40,8 @@ Description-Content-Type: text/markdown
 ENTRY_POINTS = """\
 [console_scripts]
 xsched = xsched.__main__:main
+xserver = xsched.__main__:main
+xcli = xsched.__main__:main
 
 [vllm.general_plugins]
 xsched = xsched.plugin:register

@@ -22,6 +22,9 @@ class Package(unittest.TestCase):
         for command in ([XSCHED], [sys.executable, "-m", "xsched"]):
             said = self.stage.run([*command, "--version"]).stdout
             self.assertEqual(said, f"xsched {xsched.__version__}\n")
+        for name in ("xserver", "xcli"):
+            said = self.stage.run([os.path.join(os.path.dirname(XSCHED), name), "--help"]).stdout
+            self.assertIn(f"Usage: {name}", said)
         self.stage.start_service()
         shown = self.stage.run([XSCHED, "run", "--", "sh", "-c", "echo $LD_PRELOAD; exit 7"])
         self.assertEqual(shown.returncode, 7, shown.stderr)

@@ -18,7 +18,7 @@ from . import _native
 _log = logging.getLogger("xsched")
 
 
-def register():
+def register() -> bool:
     """Has the processes that this one starts from now on scheduled. Answers whether it did."""
     if os.environ.get("XSCHED_AUTO_XQUEUE", "").upper() not in ("ON", "1", "TRUE", "YES"):
         return False
@@ -44,7 +44,7 @@ def register():
     return True
 
 
-def _make_sure_of_service():
+def _make_sure_of_service() -> None:
     """`xsched run` starts a service where there is none; so it is asked to run nothing."""
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "xsched")
     try:
