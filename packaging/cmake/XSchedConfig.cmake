@@ -5,8 +5,12 @@ foreach(_xsched_name xsched preempt halcuda halhip halopencl)
         add_library(XSched::${_xsched_name} SHARED IMPORTED)
         set_target_properties(XSched::${_xsched_name} PROPERTIES
             IMPORTED_LOCATION "${_xsched_prefix}/lib/lib${_xsched_name}.so"
-            IMPORTED_NO_SONAME TRUE
-            INTERFACE_INCLUDE_DIRECTORIES "${_xsched_prefix}/include")
+            IMPORTED_NO_SONAME TRUE)
+        # CMake refuses directories that do not exist.
+        if(IS_DIRECTORY "${_xsched_prefix}/include")
+            set_target_properties(XSched::${_xsched_name} PROPERTIES
+                INTERFACE_INCLUDE_DIRECTORIES "${_xsched_prefix}/include")
+        endif()
     endif()
 endforeach()
 unset(_xsched_name)
