@@ -57,8 +57,9 @@ pub(crate) fn library(py: Python<'_>) -> PyResult<&'static Library> {
     let library = LIBRARY.get_or_init(|| {
         if !address(libc::RTLD_DEFAULT, c"XQueueCreate").is_null() {
             let place = "the libxsched.so in this process".to_owned();
-            return Ok(Library { scope: libc::RTLD_DEFAULT.addr(), place, preloaded: true });
+            return Ok(Library { scope: libc::RTLD_DEFAULT.expose_provenance(), place, preloaded: true });
         }
+        let preloaded = is_loaded_before();
         let path = packaged();
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
         // SAFETY: a path that ends with a zero; the library's initialisers may run on any thread.
@@ -66,7 +67,7 @@ pub(crate) fn library(py: Python<'_>) -> PyResult<&'static Library> {
         if scope.is_null() {
             return Err(format!("cannot load {}: {}", path.display(), loader_words()));
         }
-        Ok(Library { scope: scope.addr(), place: path.display().to_string(), preloaded: is_loaded_before() })
+        Ok(Library { scope: scope.expose_provenance(), place: path.display().to_string(), preloaded })
     });
     library.as_ref().map_err(|words| exception(py, "NotSupported", words))
 }
@@ -148,13 +149,13 @@ fn packaged() -> PathBuf {
     directory.join("lib").join(FILE)
 }
 
-/// Whether a file of the library's name is among those the loader has in this process, other than the package's own
-/// that we loaded ourselves.
+/// Whether the library was in this process before we loaded a copy of our own.
 fn is_loaded_before() -> bool {
-    let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    is_loaded() && preload.as_bytes().windows(FILE.len()).any(|part| part == FILE.as_bytes())
+    static BEFORE: OnceLock<bool> = OnceLock::new();
+    *BEFORE.get_or_init(is_loaded)
 }
 
+/// Whether a file of the library's name is among those the loader has in this process.
 fn is_loaded() -> bool {
     unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
         // SAFETY: the loader hands over a whole record.

@@ -211,6 +211,9 @@ except xsched.Error as error:
 """
         self.stage.python(program)
         self.assertIn("UnscheduledWarning: libxsched.so is not preloaded", self.stage.errors)
+        after = program + "print(json.dumps(xsched.loaded()), file=sys.stderr)\n"
+        self.stage.python("import sys" + after)
+        self.assertTrue(self.stage.errors.endswith("false\n"), "a copy of our own stands in front of nobody")
 
     def test_a_suspended_queue_of_the_simulated_device_launches_nothing(self):
         if " XsimQueueCreate\n" not in self.exported:
