@@ -10,6 +10,7 @@
 //! * [`metrics`]: what the service counts, as Prometheus reads it.
 //! * [`service`]: the scheduler for all programs of a user or of a machine.
 //! * [`protocol`], [`socket`]: what is said between a program, a tool and the service, and how.
+//! * [`tool`]: a tool's end: asks, and is answered.
 
 mod agent;
 pub mod bell;
@@ -28,6 +29,7 @@ pub mod service;
 mod service_link;
 pub mod socket;
 pub mod threads;
+pub mod tool;
 mod waits;
 
 pub use bell::Bell;

@@ -10,7 +10,7 @@
 //! peer's process and user from the kernel.
 
 use serde::{Deserialize, Serialize};
-use xsched_core::{Deadline, HintError, Hints, Laxity, Priority, Utilization};
+use xsched_core::{Deadline, HintError, Hints, Laxity, Nanos, Priority, Utilization};
 
 /// Grows when old and new can no longer understand each other.
 pub const PROTOCOL: u32 = 1;
@@ -53,6 +53,20 @@ impl Wishes {
             Some((us, lax, critical)) => hints.laxity = Some(Laxity::new(us, lax, critical)?),
         }
         Ok(hints)
+    }
+
+    /// The wishes that lead to these hints, whatever went before.
+    #[must_use]
+    pub fn for_all_of(hints: Hints) -> Self {
+        let micros = |span: Nanos| i64::try_from(span.0 / 1_000).unwrap_or(i64::MAX);
+        Self {
+            priority: Some(hints.priority.get().into()),
+            utilization: Some(hints.utilization.percent().into()),
+            deadline_us: Some(hints.deadline.map_or(-1, |deadline| micros(deadline.get()))),
+            laxity: Some(hints.laxity.map_or((-1, 0, 0), |laxity| {
+                (micros(laxity.span), laxity.lax.get().into(), laxity.critical.get().into())
+            })),
+        }
     }
 }
 
@@ -114,6 +128,9 @@ pub enum Request {
         /// To what.
         wishes: Wishes,
     },
+    /// Changes the wishes of the process that asks, on whichever connection it joined; answered with [`Reply::Had`]. A
+    /// process in a container does not know the number the service knows it by.
+    SetOwn(Wishes),
     /// Gives one queue wishes of its own, and with them a task of its own.
     SetQueue {
         /// The queue, by [`QueueStatus::handle`].
@@ -168,6 +185,8 @@ pub enum Reply {
     },
     /// It was done.
     Done,
+    /// It was done; this is what the program wished for before. Nothing: it has not joined, and nothing was changed.
+    Had(Option<Wishes>),
     /// It was not done, and why, in words for people.
     Refused {
         /// The reason.
@@ -367,6 +386,7 @@ mod tests {
             Request::Hint(wishes.clone()),
             Request::QueueHint { slot: 3, wishes: wishes.clone() },
             Request::Set { target: Target::Name("a".into()), wishes },
+            Request::SetOwn(Wishes::default()),
             Request::Suspend(Target::Pid(7)),
             Request::Policy { name: Some("fair".into()), timeslice_us: None, k: None },
             Request::Focus(None),

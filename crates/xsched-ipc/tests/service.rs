@@ -466,6 +466,26 @@ fn a_person_can_suspend_a_program_and_change_its_priority() {
 }
 
 #[test]
+fn a_process_changes_its_own_wishes_on_another_connection_and_is_told_what_they_were() {
+    let served = Served::start();
+    assert_eq!(served.ask(&Request::SetOwn(priority(5))), Reply::Had(None), "it has not joined yet");
+    let too_much = served.ask(&Request::SetOwn(priority(256)));
+    assert!(matches!(too_much, Reply::Refused { why } if why.contains("-256")));
+    let _other = served.program("1");
+    let _joined = Joined::join(&served.socket, priority(3));
+    let Reply::Had(Some(had)) = served.ask(&Request::SetOwn(priority(5))) else { panic!("not joined") };
+    assert_eq!((had.priority, had.utilization, had.deadline_us), (Some(3), Some(100), Some(-1)));
+    let priorities = || {
+        let mut found: Vec<_> = served.status().tasks.iter().map(|task| task.priority).collect();
+        found.sort_unstable();
+        found
+    };
+    eventually("only its own changes", || priorities() == [1, 5]);
+    let Reply::Had(Some(_)) = served.ask(&Request::SetOwn(had)) else { panic!("not joined") };
+    eventually("what they were can be given back", || priorities() == [1, 3]);
+}
+
+#[test]
 fn a_queue_that_is_given_wishes_becomes_a_task_of_its_own() {
     let served = Served::start();
     let _program = served.program("10");

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::{commands, demo};
 
@@ -30,7 +30,14 @@ enum Command {
     Simulate(commands::simulate::Args),
     Bench(commands::bench::Args),
     #[command(hide = true)]
+    Manual(commands::manual::Args),
+    #[command(hide = true)]
     DemoWorker(demo::worker::Args),
+}
+
+/// The whole command line, for those who describe it.
+pub(crate) fn described() -> clap::Command {
+    Cli::command()
 }
 
 /// Parses a command line, the program's name first, and runs what it names.
@@ -58,6 +65,7 @@ pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Demo(args) => commands::demo::run(&args),
         Command::Simulate(args) => commands::simulate::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Manual(args) => commands::manual::run(&args),
         Command::DemoWorker(args) => demo::worker::run(&args),
     };
     exit_code("xsched", result)

@@ -10,11 +10,12 @@ mod gpu;
 mod http;
 mod rates;
 mod term;
-mod tool;
 mod top;
 mod trace;
 
 use std::process::ExitCode;
+
+pub(crate) use xsched_ipc::tool;
 
 fn main() -> ExitCode {
     compat::run().unwrap_or_else(|| cli::run(std::env::args_os()))

@@ -45,6 +45,7 @@ impl Service {
             Request::Hint(wishes) => self.hint(place, peer, &wishes),
             Request::QueueHint { slot, wishes } => self.hint_queue(place, peer, slot, &wishes, now),
             Request::Set { target, wishes } => self.set(peer, &target, &wishes),
+            Request::SetOwn(wishes) => self.set_own(peer, &wishes),
             Request::Suspend(target) => self.suspend(peer, &target, true),
             Request::Resume(target) => self.suspend(peer, &target, false),
             Request::Policy { name, timeslice_us, k } => {
@@ -245,6 +246,20 @@ impl Service {
         }
         self.news = true;
         Ok(Reply::Done)
+    }
+
+    fn set_own(&mut self, peer: Peer, wishes: &Wishes) -> Answer {
+        let own = Target::Pid(peer.pid);
+        let is_own = |session: &Session| session.program().is_some_and(|own| own.process == peer.pid);
+        let client = self.sessions.iter().find(|session| is_own(session)).and_then(Session::program);
+        let Some(client) = client.map(|program| program.client) else {
+            // Still worth saying before there is anybody to give them to.
+            wishes.applied_to(Hints::default()).map_err(|error| error.to_string())?;
+            return Ok(Reply::Had(None));
+        };
+        let had = self.coordinator.hints(client).unwrap_or_default();
+        self.set(peer, &own, wishes)?;
+        Ok(Reply::Had(Some(Wishes::for_all_of(had))))
     }
 
     fn suspend(&mut self, peer: Peer, target: &Target, suspended: bool) -> Answer {

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+pub(crate) mod manual;
 pub(crate) mod policy;
 pub(crate) mod ps;
 pub(crate) mod run;

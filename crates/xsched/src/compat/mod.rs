@@ -26,3 +26,8 @@ pub(crate) fn run() -> Option<ExitCode> {
 fn called(program: &OsStr) -> Option<&OsStr> {
     Path::new(program).file_name()
 }
+
+/// Both command lines, for those who describe them.
+pub(crate) fn described() -> [clap::Command; 2] {
+    [xserver::described(), xcli::described()]
+}

@@ -105,6 +105,11 @@ fn frequency(text: &str) -> Result<f64, String> {
     }
 }
 
+/// The command line of `xcli`.
+pub(super) fn described() -> clap::Command {
+    <Args as clap::CommandFactory>::command()
+}
+
 /// Does what the command line says.
 pub(super) fn run(arguments: Vec<OsString>) -> ExitCode {
     let Args { addr, port, command } = Args::parse_from(arguments);

@@ -28,6 +28,11 @@ fn policy(name: &str) -> Result<&'static str, xsched_policy::UnknownPolicy> {
     Ok(PolicyInfo::find(name)?.name)
 }
 
+/// The command line of `xserver`.
+pub(super) fn described() -> clap::Command {
+    <Args as clap::CommandFactory>::command()
+}
+
 /// Turns its command line into that of `xsched serve`.
 pub(super) fn run(arguments: Vec<OsString>) -> ExitCode {
     cli::run(serve(&Args::parse_from(arguments)))

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use xsched_ipc::protocol::{Reply, Request, Status};
-use xsched_ipc::socket::{self, Connection, Packet, SocketError};
+
+use crate::protocol::{Reply, Request, Status};
+use crate::socket::{self, Connection, Packet, SocketError};
 
 /// A service that is alive answers within microseconds; one that takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why the service did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ToolError {
+pub enum ToolError {
     /// Nobody listens anywhere.
     #[error(
         "no scheduler is running (looked at {}): start one with `xsched serve`, or let `xsched run` do it",
@@ -62,19 +63,19 @@ fn join(paths: &[PathBuf]) -> String {
 
 /// A connection to the service.
 #[derive(Debug)]
-pub(crate) struct Tool {
+pub struct Tool {
     connection: Connection,
     at: PathBuf,
 }
 
 impl Tool {
     /// Connects to this user's service, else to the machine's.
-    pub(crate) fn connect() -> Result<Self, ToolError> {
+    pub fn connect() -> Result<Self, ToolError> {
         Self::connect_to_first(socket::candidates())
     }
 
     /// Connects to the first of `candidates` at which somebody listens.
-    pub(crate) fn connect_to_first(candidates: Vec<PathBuf>) -> Result<Self, ToolError> {
+    pub fn connect_to_first(candidates: Vec<PathBuf>) -> Result<Self, ToolError> {
         let mut not_allowed = None;
         for at in &candidates {
             match Connection::to(at) {
@@ -90,17 +91,18 @@ impl Tool {
     }
 
     /// The socket of the service that answers.
-    pub(crate) fn at(&self) -> &Path {
+    #[must_use]
+    pub fn at(&self) -> &Path {
         &self.at
     }
 
     /// Asks for what is answered over and over; [`next`](Self::next) takes the answers.
-    pub(crate) fn begin(&self, request: &Request) -> Result<(), ToolError> {
+    pub fn begin(&self, request: &Request) -> Result<(), ToolError> {
         self.connection.send(request, None, true).map_err(|why| self.broken(why))
     }
 
     /// Asks, and waits for the answer. A refusal is an error.
-    pub(crate) fn ask(&self, request: &Request) -> Result<Reply, ToolError> {
+    pub fn ask(&self, request: &Request) -> Result<Reply, ToolError> {
         self.begin(request)?;
         if !self.wait(PATIENCE)? {
             return Err(ToolError::Silent { at: self.at.clone() });
@@ -109,7 +111,7 @@ impl Tool {
     }
 
     /// Waits at most `patience` for something to [`next`](Self::next); whether there is.
-    pub(crate) fn wait(&self, patience: Duration) -> Result<bool, ToolError> {
+    pub fn wait(&self, patience: Duration) -> Result<bool, ToolError> {
         // The only failure is a span too long to count: then there is no limit.
         let timeout = Timespec::try_from(patience).ok();
         let mut fds = [PollFd::new(&self.connection, PollFlags::IN)];
@@ -123,7 +125,7 @@ impl Tool {
     }
 
     /// The next thing the service says, however long that takes. A refusal is an error.
-    pub(crate) fn next(&self) -> Result<Reply, ToolError> {
+    pub fn next(&self) -> Result<Reply, ToolError> {
         loop {
             match self.connection.receive(true).map_err(|why| self.broken(why))? {
                 Some(Packet::Message(Reply::Refused { why }, _)) => return Err(ToolError::Refused(why)),
@@ -134,7 +136,7 @@ impl Tool {
     }
 
     /// Everything there is to see, gathered from as many packets as it takes.
-    pub(crate) fn status(&self) -> Result<Status, ToolError> {
+    pub fn status(&self) -> Result<Status, ToolError> {
         let mut status = self.as_status(self.ask(&Request::Status)?)?;
         while status.more {
             if !self.wait(PATIENCE)? {
@@ -156,7 +158,8 @@ impl Tool {
     }
 
     /// The error for an answer that does not fit the question.
-    pub(crate) fn unexpected(&self) -> ToolError {
+    #[must_use]
+    pub fn unexpected(&self) -> ToolError {
         ToolError::Unexpected { at: self.at.clone() }
     }
 

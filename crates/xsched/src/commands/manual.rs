@@ -1,0 +1,155 @@
+//! `xsched manual`: man pages, shell completions and the book's page of commands, from the same source as `--help`.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::{Arg, Command};
+use clap_complete::Shell;
+
+use crate::{cli, compat};
+
+/// Write man pages and shell completions, or print the book's page of commands.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where to write: man1/*.1, and completions/bash, zsh and fish.
+    #[arg(required_unless_present = "markdown")]
+    directory: Option<PathBuf>,
+
+    /// Print the page of the book.
+    #[arg(long, conflicts_with = "directory")]
+    markdown: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let program = without_hidden(&cli::described()).name("xsched");
+    match &args.directory {
+        Some(directory) => {
+            write_pages(&program, &directory.join("man1"))?;
+            write_completions(program, &directory.join("completions"))
+        }
+        None => Ok(io::stdout().lock().write_all(page(program).as_bytes())?),
+    }
+}
+
+/// The same command without what is not for people.
+fn without_hidden(command: &Command) -> Command {
+    let mut seen = Command::new(command.get_name().to_owned())
+        .arg_required_else_help(command.is_arg_required_else_help_set())
+        .subcommand_required(command.is_subcommand_required_set())
+        .args(command.get_arguments().filter(|argument| !argument.is_hide_set()))
+        .groups(command.get_groups())
+        .subcommands(command.get_subcommands().filter(|command| !command.is_hide_set()).map(without_hidden));
+    if let Some(about) = command.get_about() {
+        seen = seen.about(about.clone());
+    }
+    if let Some(about) = command.get_long_about() {
+        seen = seen.long_about(about.clone());
+    }
+    match command.get_version() {
+        Some(version) => seen.version(version.to_owned()),
+        None => seen,
+    }
+}
+
+fn create(directory: &Path, name: &str) -> anyhow::Result<File> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    let path = directory.join(name);
+    File::create(&path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// A page for the program, for each of its commands, and for the reference's two programs.
+fn write_pages(program: &Command, directory: &Path) -> anyhow::Result<()> {
+    let commands = program.get_subcommands().map(|command| {
+        let name = format!("xsched-{}", command.get_name());
+        command.clone().name(name.clone()).bin_name(name.replacen('-', " ", 1)).display_name(name)
+    });
+    for command in std::iter::once(program.clone()).chain(commands).chain(compat::described()) {
+        let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
+        let mut command = command.version(env!("CARGO_PKG_VERSION"));
+        // What follows from the whole, such as the line of usage.
+        command.build();
+        let mut file = create(directory, &format!("{name}.1"))?;
+        clap_mangen::Man::new(command).date("").render(&mut file)?;
+    }
+    Ok(())
+}
+
+fn write_completions(mut program: Command, directory: &Path) -> anyhow::Result<()> {
+    for (shell, name) in [(Shell::Bash, "xsched"), (Shell::Zsh, "_xsched"), (Shell::Fish, "xsched.fish")] {
+        let mut file = create(&directory.join(shell.to_string()), name)?;
+        clap_complete::generate(shell, &mut program, "xsched", &mut file);
+    }
+    Ok(())
+}
+
+/// The page of commands.
+fn page(mut program: Command) -> String {
+    let mut text = String::from(
+        "# Commands\n\n<!-- written by `xsched manual --markdown` -->\n\nWhat `--help` says, on one page. The man pages \
+         and the completions of the shells come from the same source.\n",
+    );
+    program.build();
+    for command in program.get_subcommands().filter(|command| command.get_name() != "help") {
+        describe(command, &format!("xsched {}", command.get_name()), 2, &mut text);
+    }
+    for mut command in compat::described() {
+        command.build();
+        describe(&command, command.get_name(), 2, &mut text);
+    }
+    text
+}
+
+fn describe(command: &Command, name: &str, depth: usize, text: &mut String) {
+    let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").trim();
+    // Writing to a string does not fail.
+    let _ = write!(text, "\n{} {name}\n\n{}\n\n```\n{usage}\n```\n", "#".repeat(depth), about.trim());
+    let shown = |argument: &&Arg| {
+        !argument.is_hide_set() && !["help", "version"].contains(&argument.get_id().as_str())
+    };
+    let arguments: Vec<_> = command.get_arguments().filter(shown).collect();
+    if !arguments.is_empty() {
+        text.push_str("\n| | |\n|---|---|\n");
+    }
+    for argument in arguments {
+        let _ = writeln!(text, "| `{}` | {} |", cell(&written(argument)), cell(&help(argument)));
+    }
+    for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help" && !inner.is_hide_set())
+    {
+        describe(inner, &format!("{name} {}", inner.get_name()), depth + 1, text);
+    }
+}
+
+/// As it is typed: `-p, --priority <N>`.
+fn written(argument: &Arg) -> String {
+    let short = argument.get_short().map(|short| format!("-{short}"));
+    let long = argument.get_long().map(|long| format!("--{long}"));
+    let flags: Vec<_> = short.into_iter().chain(long).collect();
+    let values = argument.get_value_names().unwrap_or_default().iter().map(|name| format!("<{name}>"));
+    let values: Vec<_> = if argument.get_action().takes_values() { values.collect() } else { Vec::new() };
+    [flags.join(", "), values.join(" ")]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn help(argument: &Arg) -> String {
+    let help = argument.get_long_help().or(argument.get_help()).map(ToString::to_string).unwrap_or_default();
+    let default: Vec<_> =
+        argument.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
+    let said = help.trim().trim_end_matches('.');
+    if default.is_empty() || !argument.get_action().takes_values() {
+        return format!("{said}.");
+    }
+    format!("{said}. Default: `{}`.", default.join(", "))
+}
+
+/// Fit for a cell of a table.
+fn cell(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}

@@ -1,0 +1,63 @@
+//! Man pages, completions and the book's page of commands: all from the source of `--help`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use assert_cmd::Command;
+
+fn xsched(arguments: &[&str]) -> String {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("xsched"));
+    let output = command.args(arguments).assert().success().get_output().stdout.clone();
+    String::from_utf8(output).unwrap()
+}
+
+/// What `--help` lists.
+fn commands() -> BTreeSet<String> {
+    let help = xsched(&["--help"]);
+    let list = help.split("Commands:").nth(1).unwrap().split("Options:").next().unwrap();
+    list.lines()
+        .filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')))
+        .map(|line| line.split_whitespace().next().unwrap().to_owned())
+        .filter(|name| name != "help")
+        .collect()
+}
+
+#[test]
+fn the_page_of_commands_is_up_to_date() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md");
+    let written = std::fs::read_to_string(page).unwrap();
+    assert!(
+        written == xsched(&["manual", "--markdown"]),
+        "docs/commands.md is out of date: cargo run -- manual --markdown > docs/commands.md"
+    );
+}
+
+#[test]
+fn every_command_has_a_man_page_and_hidden_ones_have_none() {
+    let directory = tempfile::tempdir().unwrap();
+    xsched(&["manual", directory.path().to_str().unwrap()]);
+    let entries = std::fs::read_dir(directory.path().join("man1")).unwrap();
+    let pages: BTreeSet<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut expected: BTreeSet<_> = commands().iter().map(|name| format!("xsched-{name}.1")).collect();
+    assert!(expected.len() >= 10, "{expected:?}");
+    expected.extend(["xsched.1", "xserver.1", "xcli.1"].map(str::to_owned));
+    assert_eq!(pages, expected);
+    let run = std::fs::read_to_string(directory.path().join("man1/xsched-run.1")).unwrap();
+    assert!(
+        run.contains("xsched run") && run.contains("priority") && run.contains("125 if xsched itself"),
+        "{run}"
+    );
+}
+
+#[test]
+fn completions_know_the_commands_and_no_hidden_one() {
+    let directory = tempfile::tempdir().unwrap();
+    xsched(&["manual", directory.path().to_str().unwrap()]);
+    for file in ["bash/xsched", "zsh/_xsched", "fish/xsched.fish"] {
+        let text = std::fs::read_to_string(directory.path().join("completions").join(file)).unwrap();
+        for name in commands() {
+            assert!(text.contains(&name), "{file}: {name}");
+        }
+        assert!(!text.contains("demo-worker"), "{file}");
+    }
+}

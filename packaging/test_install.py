@@ -1,0 +1,144 @@
+"""make install and uninstall, and the Debian package, each into a directory of its own.
+
+Uses what cargo built: BUILT names the directory.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUILT = os.environ["BUILT"]
+COMMANDS = {"run", "serve", "ps", "top", "set", "policy", "trace", "doctor", "config", "demo", "simulate", "bench"}
+LINKS = ["preempt", "halcuda", "halhip", "halopencl", "shimcuda", "shimhip", "shimopencl"]
+
+
+def files(directory):
+    """Everything below a directory, links and empty directories included."""
+    found = set()
+    for place, directories, names in os.walk(directory):
+        found |= {os.path.relpath(os.path.join(place, name), directory) for name in directories + names}
+    return found
+
+
+class Installed(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.mkdtemp(prefix="xsched-install-")
+        self.addCleanup(shutil.rmtree, self.root)
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("XSCHED_", "MAKE", "DESTDIR"))}
+        self.environment.update(XSCHED_SOCKET=os.path.join(self.root, "socket"), PROFILE=os.path.basename(BUILT),
+                                CARGO_TARGET_DIR=os.path.dirname(BUILT))
+        # Else `xsched run` would start one that outlives the test.
+        service = subprocess.Popen([os.path.join(BUILT, "xsched"), "serve", "--quiet"], env=self.environment)
+        self.addCleanup(service.wait)
+        self.addCleanup(service.kill)
+        while not os.path.exists(self.environment["XSCHED_SOCKET"]):
+            self.assertIsNone(service.poll(), "the service has ended")
+            time.sleep(0.01)
+
+    def must(self, *command, **more):
+        done = subprocess.run(command, cwd=ROOT, env=self.environment, text=True, capture_output=True, **more)
+        self.assertEqual(done.returncode, 0, f"{command}\n{done.stdout}\n{done.stderr}")
+        return done.stdout
+
+    def check_layout(self, prefix, man=".1"):
+        """What every kind of installation has below its prefix."""
+        xsched = os.path.join(prefix, "bin/xsched")
+        self.assertIn("xsched ", self.must(xsched, "--version"))
+        for name in ("xserver", "xcli"):
+            self.assertIn("xsched", os.readlink(os.path.join(prefix, "bin", name)))
+            self.assertIn(f"Usage: {name}", self.must(os.path.join(prefix, "bin", name), "--help"))
+        for name in LINKS:
+            self.assertEqual(os.readlink(os.path.join(prefix, f"lib/lib{name}.so")), "libxsched.so")
+        pages = {name.split(".")[0] for name in os.listdir(os.path.join(prefix, "share/man/man1"))}
+        self.assertEqual(pages, {"xsched", "xserver", "xcli"} | {f"xsched-{command}" for command in COMMANDS})
+        for path in (f"share/man/man1/xsched-run{man}", "share/bash-completion/completions/xsched",
+                     "share/fish/vendor_completions.d/xsched.fish", "lib/systemd/system/xsched.service",
+                     "lib/systemd/user/xsched-user.service", "lib/pkgconfig/xsched.pc",
+                     "lib/cmake/XSched/XSchedConfig.cmake", "share/doc/xsched/README.md"):
+            self.assertTrue(os.path.isfile(os.path.join(prefix, path)), path)
+        for header in subprocess.run(["find", "include", "-name", "*.h"], cwd=ROOT, text=True, capture_output=True).stdout.split():
+            self.assertTrue(os.path.isfile(os.path.join(prefix, header)), header)
+        # The program finds its library where it was put.
+        preloaded = self.must(xsched, "run", "--", "sh", "-c", "echo $LD_PRELOAD").strip()
+        self.assertEqual(preloaded, os.path.realpath(os.path.join(prefix, "lib/libxsched.so")))
+        # The shell understands the completions, and they know the commands.
+        script = os.path.join(prefix, "share/bash-completion/completions/xsched")
+        offered = self.must("bash", "-c", f'. "{script}"; COMP_WORDS=(xsched p); COMP_CWORD=1; _xsched xsched p xsched; '
+                            'echo "${COMPREPLY[@]}"').split()
+        self.assertEqual(offered, ["ps", "policy"])
+
+    def test_make_installs_and_removes_all(self):
+        prefix = os.path.join(self.root, "prefix")
+        os.makedirs(os.path.join(prefix, "lib/pkgconfig"))
+        with open(os.path.join(prefix, "lib/other.so"), "w") as other:
+            other.write("somebody else's")
+        before = files(prefix)
+        self.must("make", "install", f"PREFIX={prefix}")
+        self.check_layout(prefix)
+        self.assertTrue(os.path.isfile(os.path.join(prefix, "share/zsh/site-functions/_xsched")))
+        with open(os.path.join(prefix, "lib/systemd/system/xsched.service")) as unit:
+            self.assertIn(f"ExecStart={prefix}/bin/xsched serve", unit.read())
+        if shutil.which("pkg-config"):
+            self.environment["PKG_CONFIG_PATH"] = os.path.join(prefix, "lib/pkgconfig")
+            flags = self.must("pkg-config", "--cflags", "--libs", "xsched").split()
+            self.assertEqual(flags, [f"-I{prefix}/include", f"-L{prefix}/lib", "-lxsched"])
+            self.check_program(flags, prefix)
+        installed = files(prefix)
+        self.must("make", "install", f"PREFIX={prefix}")
+        self.assertEqual(files(prefix), installed, "twice is as good as once")
+        self.must("make", "uninstall", f"PREFIX={prefix}")
+        self.assertEqual(files(prefix), before)
+
+    def check_program(self, flags, prefix):
+        """A program of C is built and linked with what was installed, by both names of the library."""
+        source = os.path.join(self.root, "program.c")
+        with open(source, "w") as file:
+            if os.path.exists(os.path.join(prefix, "include/xsched/xsched.h")):
+                file.write("#include <xsched/xsched.h>\nvoid *volatile used = (void *)XQueueCreate;\n")
+            file.write("int main(void) { return 0; }\n")
+        program = os.path.join(self.root, "program")
+        for library in (flags, flags[:-1] + ["-Wl,--no-as-needed", "-lpreempt", "-lhalcuda"]):
+            self.must(os.environ.get("CC", "cc"), source, "-o", program, "-Wl,--no-as-needed", *library,
+                      f"-Wl,-rpath,{prefix}/lib")
+            self.must(program)
+
+    def test_make_says_what_is_missing(self):
+        self.environment["CARGO_TARGET_DIR"] = self.root
+        done = subprocess.run(["make", "install", f"PREFIX={self.root}/prefix"], cwd=ROOT, env=self.environment, text=True,
+                              capture_output=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("is missing: run `make` first", done.stderr)
+        self.assertFalse(os.path.exists(f"{self.root}/prefix"))
+
+    def test_the_debian_package_is_installed_and_removed(self):
+        if not shutil.which("dpkg-deb"):
+            self.skipTest("dpkg is not installed")
+        self.environment.update(OUT=os.path.join(self.root, "out"), COMPRESSION="gzip")
+        self.must("packaging/deb")
+        (package,) = os.listdir(self.environment["OUT"])
+        package = os.path.join(self.environment["OUT"], package)
+        system = os.path.join(self.root, "system")
+        os.makedirs(os.path.join(system, "var/lib/dpkg/info"))
+        os.makedirs(os.path.join(system, "var/lib/dpkg/updates"))
+        for name in ("status", "available"):
+            open(os.path.join(system, "var/lib/dpkg", name), "w").close()
+        # A system of its own: nothing of this one is touched, and the C library is this one's.
+        dpkg = ["dpkg", f"--root={system}", "--force-script-chrootless", "--force-not-root", "--force-depends",
+                "--force-bad-path", f"--log={self.root}/log"]
+        self.must(*dpkg, "-i", package)
+        self.check_layout(os.path.join(system, "usr"), man=".1.gz")
+        self.assertIn("install ok installed", self.must(*dpkg, "-s", "xsched"))
+        self.assertTrue(os.path.isfile(os.path.join(system, "usr/share/zsh/vendor-completions/_xsched")))
+        with open(os.path.join(system, "usr/lib/systemd/system/xsched.service")) as unit:
+            self.assertIn("ExecStart=/usr/bin/xsched serve", unit.read())
+        self.must(*dpkg, "--purge", "xsched")
+        left = {path for path in files(system) if not path.startswith("var")}
+        self.assertEqual(left, set())
+
+
+if __name__ == "__main__":
+    unittest.main()

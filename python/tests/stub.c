@@ -1,0 +1,118 @@
+/*
+ * A stand-in for the C interface of libxsched.so that writes down how it is called. Handles tell where they come from:
+ * hardware queues are 0x1000 (CUDA), 0x2000 (HIP) or 0x3000 (OpenCL) and the stream, queues 0x9000 and the stream.
+ */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+typedef int XResult;
+
+static char calls[1 << 16];
+static int failure, silent, has_queue, hold;
+static int deepest = 3;
+static const char *words = "";
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+
+static XResult note(const char *format, ...) {
+    if (silent) return failure;
+    pthread_mutex_lock(&lock);
+    va_list arguments;
+    va_start(arguments, format);
+    size_t used = strlen(calls);
+    vsnprintf(calls + used, sizeof calls - used, format, arguments);
+    va_end(arguments);
+    strncat(calls, " ", sizeof calls - strlen(calls) - 1);
+    pthread_mutex_unlock(&lock);
+    return failure;
+}
+
+const char *stub_calls(void) { return calls; }
+void stub_fail_with(int code) { failure = code; }
+void stub_silent(int on) { silent = on; }
+void stub_say(int on) { words = on ? "the stand-in says why" : ""; }
+void stub_deepest_level(int level) { deepest = level; }
+void stub_has_queue(int on) { has_queue = on; }
+void stub_hold_waiters(int on) {
+    pthread_mutex_lock(&lock);
+    hold = on;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+const char *XSchedLastError(void) { return words; }
+
+#define HEX "0x%llx"
+#define U(n) ((unsigned long long)(n))
+#define D(n) ((long long)(n))
+
+XResult CudaQueueCreate(uint64_t *hw, void *stream) {
+    *hw = 0x1000 + (uint64_t)stream;
+    return note("CudaQueueCreate(" HEX ")", U(stream));
+}
+XResult CudaQueueGet(uint64_t *hw, void *stream) {
+    if (!has_queue) return 3;
+    *hw = 0x1000 + (uint64_t)stream;
+    return note("CudaQueueGet(" HEX ")", U(stream));
+}
+XResult HipQueueCreate(uint64_t *hw, void *stream) {
+    *hw = 0x2000 + (uint64_t)stream;
+    return note("HipQueueCreate(" HEX ")", U(stream));
+}
+XResult OclQueueCreate(uint64_t *hw, void *queue) {
+    *hw = 0x3000 + (uint64_t)queue;
+    return note("OclQueueCreate(" HEX ")", U(queue));
+}
+XResult XQueueCreate(uint64_t *queue, uint64_t hw, int64_t level, int64_t flags) {
+    *queue = 0x9000 + (hw & 0xfff);
+    if (level < 1 || level > 3) return 2;
+    if (level > deepest) return 5;
+    return note("XQueueCreate(" HEX ",%lld,%lld)", U(hw), D(level), D(flags));
+}
+XResult XQueueGet(uint64_t *queue, uint64_t hw) {
+    *queue = 0x9000 + (hw & 0xfff);
+    return note("XQueueGet(" HEX ")", U(hw));
+}
+XResult XQueueDestroy(uint64_t queue) { return note("XQueueDestroy(" HEX ")", U(queue)); }
+XResult HwQueueDestroy(uint64_t hw) { return note("HwQueueDestroy(" HEX ")", U(hw)); }
+XResult XQueueSuspend(uint64_t queue, int64_t flags) { return note("XQueueSuspend(" HEX ",%lld)", U(queue), D(flags)); }
+XResult XQueueResume(uint64_t queue, int64_t flags) { return note("XQueueResume(" HEX ",%lld)", U(queue), D(flags)); }
+XResult XQueueWaitAll(uint64_t queue) {
+    XResult result = note("XQueueWaitAll(" HEX ")", U(queue));
+    pthread_mutex_lock(&lock);
+    while (hold) pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+XResult XQueueQuery(uint64_t queue, int *state) {
+    *state = 2;
+    return note("XQueueQuery(" HEX ")", U(queue));
+}
+XResult XQueueSetPreemptLevel(uint64_t queue, int level) { return note("XQueueSetPreemptLevel(" HEX ",%d)", U(queue), level); }
+XResult XQueueSetLaunchConfig(uint64_t queue, int64_t threshold, int64_t batch) {
+    return note("XQueueSetLaunchConfig(" HEX ",%lld,%lld)", U(queue), D(threshold), D(batch));
+}
+XResult XHintPriority(uint64_t queue, int32_t n) { return note("XHintPriority(" HEX ",%d)", U(queue), n); }
+XResult XHintUtilization(uint64_t queue, int32_t n) { return note("XHintUtilization(" HEX ",%d)", U(queue), n); }
+XResult XHintDeadline(uint64_t queue, int64_t us) { return note("XHintDeadline(" HEX ",%lld)", U(queue), D(us)); }
+XResult XHintLaxity(uint64_t queue, int64_t us, int32_t before, int32_t after) {
+    return note("XHintLaxity(" HEX ",%lld,%d,%d)", U(queue), D(us), before, after);
+}
+
+/* What a pair costs whoever is written in C. */
+double stub_pair_ns(int pairs) {
+    XResult (*volatile suspend)(uint64_t, int64_t) = XQueueSuspend;
+    XResult (*volatile resume)(uint64_t, int64_t) = XQueueResume;
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int n = 0; n < pairs; n++) {
+        suspend(0x9007, 0);
+        resume(0x9007, 0);
+    }
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    return ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) / pairs;
+}
