@@ -54,28 +54,26 @@ impl Turns {
         self.again_at = Some(self.again_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// Whose turn it is among the contenders, of which there are several.
+    /// Whose turn it is among the contenders. One alone has a turn too: who comes back the moment after waits for its end.
     fn holder(&mut self, device: DeviceId, now: Nanos) -> Option<ProcessId> {
         self.contenders.sort_unstable();
         self.contenders.dedup();
+        let first = *self.contenders.first()?;
         let place = self.running.iter().position(|turn| turn.device == device);
-        if self.contenders.len() < 2 {
-            place.map(|place| self.running.swap_remove(place));
-            return self.contenders.first().copied();
-        }
         let last = place.map(|place| self.running[place]);
         let goes_on = last.filter(|turn| now < turn.until && self.contenders.contains(&turn.holder));
         let turn = goes_on.unwrap_or_else(|| {
             let after = last.map(|turn| turn.holder);
             let next = self.contenders.iter().find(|process| Some(**process) > after);
-            let holder = next.copied().unwrap_or(self.contenders[0]);
-            Turn { device, holder, until: now + TURN }
+            Turn { device, holder: next.copied().unwrap_or(first), until: now + TURN }
         });
         match place {
             Some(place) => self.running[place] = turn,
             None => self.running.push(turn),
         }
-        self.look_at(turn.until);
+        if self.contenders.len() > 1 {
+            self.look_at(turn.until);
+        }
         Some(turn.holder)
     }
 
@@ -123,6 +121,7 @@ impl Coordinator {
             }
             self.hand_over(&mut turns, together, first, here, now);
         }
+        turns.running.retain(|turn| views.iter().any(|task| task.device == turn.device));
         self.turns = turns;
         self.orders = orders;
         self.views = views;
@@ -246,12 +245,15 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_needs_no_turns_and_nobody_none() {
+    fn who_comes_back_the_moment_after_has_lost_its_turn() {
         let mut turns = Turns::default();
         assert_eq!(holder(&mut turns, &[5, 9], 0), Some(5));
-        assert_eq!(holder(&mut turns, &[9], 1), Some(9));
-        assert!(turns.running.is_empty());
-        assert_eq!(holder(&mut turns, &[], 2), None);
+        assert_eq!(holder(&mut turns, &[9], 30), Some(9), "the other has no work");
+        assert_eq!(turns.next_look(), Some(Nanos::from_millis(50)), "from the first decision");
+        assert_eq!(holder(&mut turns, &[5, 9], 31), Some(9));
+        assert_eq!(holder(&mut turns, &[5, 9], 79), Some(9));
+        assert_eq!(holder(&mut turns, &[5, 9], 80), Some(5));
+        assert_eq!(holder(&mut turns, &[], 81), None);
     }
 
     #[test]
