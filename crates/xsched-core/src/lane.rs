@@ -225,13 +225,16 @@ impl Lane {
         }
     }
 
+    /// Lets no new launch through.
+    pub(crate) fn shut(&self) {
+        let _control = lock(&self.control);
+        self.gate().count_all();
+        self.gate().close();
+    }
+
     /// Lets no new launch through, and waits until nobody is launching any more.
     pub(crate) fn close(&self) {
-        {
-            let _control = lock(&self.control);
-            self.gate().count_all();
-            self.gate().close();
-        }
+        self.shut();
         for gate in self.gate.all() {
             // Once the device holds the queue stopped, what slips into it does no harm and may never come out.
             gate.settle(|| self.is_preempted());
@@ -250,7 +253,12 @@ impl Lane {
         let _control = lock(&self.control);
         let old = self.gate();
         gate.adopt(old);
+        let busy = !old.epoch().is_idle() || old.is_occupied();
         self.gate.point_at(gate);
+        if busy {
+            // What is in flight was counted there.
+            self.assume_busy();
+        }
         old.give(Order::Free);
         old.open();
     }
@@ -259,6 +267,20 @@ impl Lane {
     #[must_use]
     pub fn limit(&self) -> Limit {
         lock(&self.tail).window.limit()
+    }
+
+    /// Whether somebody said how the window is measured.
+    #[must_use]
+    pub fn has_chosen_limit(&self) -> bool {
+        lock(&self.tail).chosen.is_some()
+    }
+
+    /// How many commands are in flight, as far as they were counted.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        let mut tail = lock(&self.tail);
+        tail.window.observe_late(self.hw.progress(), Nanos::now());
+        tail.window.in_flight().commands
     }
 
     /// Measures the window differently from now on; none: as it suits the level.
@@ -359,21 +381,23 @@ pub(crate) struct Admitted<'a> {
 }
 
 impl Admitted<'_> {
-    /// The launch happened.
-    pub(crate) fn launched(&mut self) {
+    /// The launch happened. Answers the marker behind it, if one was placed.
+    pub(crate) fn launched(&mut self) -> Option<Marker> {
         let alone = !self.lane.hw.marks_from_any_thread();
         if self.place.is_none() && !alone {
-            return;
+            return None;
         }
         let mut tail = lock(&self.lane.tail);
         let due = self.place.take().is_some_and(|place| tail.window.launched(place, Nanos::now));
-        if due || alone {
-            let marker = self.lane.place_marker(&mut tail.window);
-            if alone {
-                // Nobody else can place one later: this has to show when the queue has become idle.
-                tail.probe = marker.map(|marker| (self.gate.epoch(), marker));
-            }
+        if !due && !alone {
+            return None;
         }
+        let marker = self.lane.place_marker(&mut tail.window);
+        if alone {
+            // Nobody else can place one later: this has to show when the queue has become idle.
+            tail.probe = marker.map(|marker| (self.gate.epoch(), marker));
+        }
+        marker
     }
 }
 

@@ -14,11 +14,6 @@ use crate::page::{Page, Slot, Waits};
 use crate::program::{Program, lock};
 use crate::protocol::Settings;
 
-/// What is in flight at most, and how often a marker is placed, if somebody sets one of the two alone. Those of the
-/// reference.
-pub(crate) const DEFAULT_THRESHOLD: i64 = 16;
-pub(crate) const DEFAULT_BATCH_SIZE: i64 = 8;
-
 /// An XQueue under the scheduler's control. Gives its slot back when it is retired or dropped.
 pub struct JoinedQueue {
     queue: XQueue,
@@ -112,7 +107,7 @@ impl JoinedQueue {
             (threshold, batch_size) => {
                 let (old_threshold, old_batch) = match self.lane().limit() {
                     Limit::Count { threshold, batch_size } => (threshold.into(), batch_size.into()),
-                    Limit::Budget(_) => (DEFAULT_THRESHOLD, DEFAULT_BATCH_SIZE),
+                    Limit::Budget(_) => (Limit::DEFAULT_THRESHOLD, Limit::DEFAULT_BATCH_SIZE),
                 };
                 let threshold = threshold.unwrap_or(old_threshold);
                 Some(Limit::count(threshold, batch_size.unwrap_or(old_batch.min(threshold)))?)

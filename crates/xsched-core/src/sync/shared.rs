@@ -82,7 +82,10 @@ impl<T: Send + Sync> Movable<T> {
     pub fn point_at(&self, next: Shared<T>) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let address = next.value.as_ptr();
-        all.push(next);
+        // It may come back to one that it pointed at before.
+        if !all.iter().any(|known| known.value == next.value) {
+            all.push(next);
+        }
         self.current.store(address, Ordering::SeqCst);
     }
 
