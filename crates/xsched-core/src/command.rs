@@ -114,6 +114,11 @@ impl Worker {
         Self { desk: Arc::default(), by: By::Submitter(Mutex::new(())) }
     }
 
+    /// Whether a thread of ours launches.
+    pub(crate) fn has_thread(&self) -> bool {
+        matches!(self.by, By::Thread(_))
+    }
+
     /// Hands a command over, or launches it here. None: the queue takes no more.
     pub(crate) fn submit(&self, lane: &Lane, launch: Launch) -> Option<Ticket> {
         let ticket =

@@ -143,6 +143,12 @@ impl XQueue {
         self.worker.get().is_some()
     }
 
+    /// Whether commands are launched on the thread that submits them.
+    #[must_use]
+    pub fn launches_where_submitted(&self) -> bool {
+        self.worker.get().is_some_and(|worker| !worker.has_thread())
+    }
+
     /// Starts the thread that launches commands, unless there is one.
     pub fn start(&self) -> Result<(), QueueError> {
         self.start_worker().map(drop)

@@ -7,9 +7,11 @@
 //! * `hooks`: how a hook is written: one name in one list, plus one function.
 //! * `world`: what the hooks share: the connection to the scheduler, and the queues.
 //! * `loader`: the loader's look-up function, through which most programs reach their driver.
+//! * `api`: the C interface, for programs that schedule themselves or say what they would like.
 //! * `cuda`: the NVIDIA platform.
 //! * `xsim`: the simulated device's platform; each platform is a directory like it.
 
+mod api;
 mod cuda;
 mod hooks;
 mod loader;

@@ -3,9 +3,12 @@
 mod hardware;
 mod vendor;
 
+use std::sync::Arc;
+
 use xsched_interpose::{aside, forward_once};
 
 use crate::hooks::hooks;
+use crate::station::{Found, Leased};
 use crate::world::{World, world};
 use hardware::XsimQueue;
 use vendor::{Code, Device, Queue};
@@ -67,4 +70,10 @@ fn synchronize(real: impl FnOnce() -> Code, queue: Queue) -> Code {
 #[cold]
 fn adopt(world: &World, queue: Queue) -> bool {
     world.adopt(queue.addr(), || XsimQueue::new(queue))
+}
+
+/// For the C interface: what a queue is known by, and how to take control of it.
+pub(crate) fn find(queue: Queue) -> Found<impl FnOnce() -> Option<Arc<dyn Leased>>> {
+    let known = LIBRARY.meet("libxsim.so") && !queue.is_null();
+    known.then(|| (queue.addr(), move || XsimQueue::new(queue).map(|queue| Arc::new(queue) as _)))
 }
