@@ -7,7 +7,7 @@
 //!   submit ──► [ c c c c ] ──worker: gate, window──► launched ──► device
 //!               dropped ◄─┘                            │ every so often a marker, and one where somebody waits
 //! ```
-//! The path of a command is short on purpose, for commands may be: one lock on either side, nobody is woken who does not
+//! The path of a command is short on purpose, for commands may be: a lock for either side, nobody is woken who does not
 //! sleep, and no marker is placed for a command that nobody waits for.
 
 use std::collections::VecDeque;
@@ -48,6 +48,8 @@ pub enum Outcome {
 /// Commands that may wait in a queue that runs. Whoever submits more waits until there is room, so that a program that
 /// submits faster than its device works does not fill its memory.
 const MOST_PENDING: usize = 4096;
+/// When so few are left there is room again. Well below, so that not every command waits.
+const ROOM_AT: usize = MOST_PENDING / 2;
 /// How long whoever waits for room, or for the worker, waits before looking again.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// How often the worker looks for another command before it goes to sleep. Waking it costs more.
@@ -57,9 +59,11 @@ const MOST_MARKS: usize = 64;
 /// As large as a thread of the program's own: its functions run on it.
 const STACK: usize = 8 << 20;
 
+type Commands = VecDeque<(Ticket, Launch)>;
+
 #[derive(Default)]
 struct Inbox {
-    pending: VecDeque<(Ticket, Launch)>,
+    pending: Commands,
     newest: Option<Ticket>,
     closed: bool,
     /// The worker has to be woken.
@@ -70,14 +74,19 @@ struct Inbox {
 
 #[derive(Default)]
 struct Desk {
+    /// What comes next, taken from the inbox all at once, so that who submits and who launches seldom meet. Locked before
+    /// the inbox by whoever needs both.
+    taken: Mutex<Commands>,
     inbox: Mutex<Inbox>,
     /// For the worker.
     came: Condvar,
     /// For whoever waits: a command was launched or dropped.
     went: Condvar,
-    /// How many wait for that.
+    /// For whoever waits to submit: there is room again.
+    room: Condvar,
+    /// How many wait for a command.
     watched: AtomicUsize,
-    /// A copy of the number of commands that wait.
+    /// How many commands wait, here and there.
     waiting: AtomicUsize,
     /// The worker runs a command at this moment.
     launching: AtomicBool,
@@ -139,7 +148,7 @@ impl Worker {
         }
         inbox.newest = Some(ticket.clone());
         inbox.pending.push_back((ticket.clone(), launch));
-        self.desk.waiting.store(inbox.pending.len(), Ordering::Relaxed);
+        self.desk.waiting.fetch_add(1, Ordering::SeqCst);
         if std::mem::take(&mut inbox.asleep) {
             self.desk.came.notify_one();
         }
@@ -153,22 +162,26 @@ impl Worker {
             return;
         }
         let mut inbox = lock(&self.desk.inbox);
-        // Room for half before going on, so that not every command waits.
-        while inbox.pending.len() >= MOST_PENDING / 2 && !inbox.closed && !lane.gate().is_stopped() {
-            inbox = self.desk.look_again(inbox);
+        let too_many = || self.desk.waiting.load(Ordering::SeqCst) >= ROOM_AT;
+        while too_many() && !inbox.closed && !lane.gate().is_stopped() {
+            let waited = self.desk.room.wait_timeout(inbox, LOOK_AGAIN);
+            inbox = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Discards what waits.
     pub(crate) fn drop_pending(&self) {
         let dropped = {
+            let mut taken = lock(&self.desk.taken);
             let mut inbox = lock(&self.desk.inbox);
-            for (ticket, _) in &inbox.pending {
+            let dropped = [std::mem::take(&mut *taken), std::mem::take(&mut inbox.pending)];
+            for (ticket, _) in dropped.iter().flatten() {
                 ticket.0.launch.store(DROPPED, Ordering::SeqCst);
+                self.desk.waiting.fetch_sub(1, Ordering::SeqCst);
             }
-            self.desk.waiting.store(0, Ordering::Relaxed);
             self.desk.went.notify_all();
-            std::mem::take(&mut inbox.pending)
+            self.desk.room.notify_all();
+            dropped
         };
         // The program's own destructors run here, outside the lock.
         drop(dropped);
@@ -176,8 +189,8 @@ impl Worker {
 
     /// Whether nothing waits and nothing is being launched.
     pub(crate) fn is_empty(&self) -> bool {
-        let inbox = lock(&self.desk.inbox);
-        inbox.pending.is_empty() && !self.desk.launching.load(Ordering::SeqCst)
+        // In this order: what leaves the one is in the other before.
+        self.desk.waiting.load(Ordering::SeqCst) == 0 && !self.desk.launching.load(Ordering::SeqCst)
     }
 
     /// How many commands wait.
@@ -231,8 +244,9 @@ impl Drop for Worker {
 impl Desk {
     fn close(&self) {
         lock(&self.inbox).closed = true;
-        self.came.notify_all();
-        self.went.notify_all();
+        for waiting in [&self.came, &self.went, &self.room] {
+            waiting.notify_all();
+        }
     }
 
     fn look_again<'a>(&self, inbox: MutexGuard<'a, Inbox>) -> MutexGuard<'a, Inbox> {
@@ -257,19 +271,26 @@ impl Desk {
     fn work(&self, lane: &Lane) {
         while self.wait_for_command() {
             let mut admitted = lane.admit();
-            let next = {
-                let mut inbox = lock(&self.inbox);
-                let next = inbox.pending.pop_front();
-                self.waiting.store(inbox.pending.len(), Ordering::Relaxed);
-                self.launching.store(next.is_some(), Ordering::SeqCst);
-                next
-            };
-            if let Some((ticket, launch)) = next {
+            if let Some((ticket, launch)) = self.take_next() {
                 self.launch(lane, &mut admitted, &ticket, launch);
                 drop(admitted);
                 self.launching.store(false, Ordering::SeqCst);
             }
         }
+    }
+
+    fn take_next(&self) -> Option<(Ticket, Launch)> {
+        let mut taken = lock(&self.taken);
+        if taken.is_empty() {
+            std::mem::swap(&mut *taken, &mut lock(&self.inbox).pending);
+        }
+        let next = taken.pop_front()?;
+        self.launching.store(true, Ordering::SeqCst);
+        if self.waiting.fetch_sub(1, Ordering::SeqCst) == ROOM_AT {
+            let _inbox = lock(&self.inbox);
+            self.room.notify_all();
+        }
+        Some(next)
     }
 
     /// Launches a command whose turn it is.
@@ -305,7 +326,7 @@ impl Desk {
             std::hint::spin_loop();
         }
         let mut inbox = lock(&self.inbox);
-        while inbox.pending.is_empty() {
+        while self.waiting.load(Ordering::SeqCst) == 0 {
             if inbox.closed {
                 return false;
             }

@@ -54,7 +54,8 @@ fn headers_have_the_references_names_and_numbers_in_cpp_too() {
 #[test]
 fn it_exports_exactly_what_it_should() {
     let stage = Stage::without_service();
-    let listed = printed(Command::new("nm").args(["-D", "--defined-only"]).arg(stage.library("libxsched.so")));
+    let listed =
+        printed(Command::new("nm").args(["-D", "--defined-only"]).arg(stage.library("libxsched.so")));
     let mut exports: Vec<_> = listed.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
     exports.sort_unstable();
     let exports = exports.join("\n") + "\n";

@@ -38,10 +38,11 @@ pub(crate) fn libraries(stage: &Stage) -> &'static Path {
         let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(env!("CARGO_CRATE_NAME"));
         let _ = std::fs::remove_dir_all(&place);
         std::fs::create_dir_all(&place).unwrap();
-        for (name, of) in LINKS.map(|name| (name, "libxsched.so")).into_iter().chain([
-            ("libxsched.so", "libxsched.so"),
-            ("libxsim.so", "libxsim.so"),
-        ]) {
+        for (name, of) in LINKS
+            .map(|name| (name, "libxsched.so"))
+            .into_iter()
+            .chain([("libxsched.so", "libxsched.so"), ("libxsim.so", "libxsim.so")])
+        {
             std::os::unix::fs::symlink(stage.library(of), place.join(name)).unwrap();
         }
         place
@@ -49,12 +50,18 @@ pub(crate) fn libraries(stage: &Stage) -> &'static Path {
 }
 
 /// Builds a program as strictly as compilers can be told to. Answers why not if it cannot be built.
-pub(crate) fn try_build(stage: &Stage, source: &Path, first: First, more: &[&str]) -> Result<PathBuf, Output> {
+pub(crate) fn try_build(
+    stage: &Stage,
+    source: &Path,
+    first: First,
+    more: &[&str],
+) -> Result<PathBuf, Output> {
     let cpp = source.extension().is_some_and(|extension| extension == "cpp");
     let (compiler, standard) = if cpp { ("CXX", "-std=c++11") } else { ("CC", "-std=gnu99") };
     let compiler = std::env::var_os(compiler).unwrap_or_else(|| if cpp { "c++" } else { "cc" }.into());
     let libraries = libraries(stage);
-    let name = format!("{}-{first:?}{}", source.file_stem().unwrap().display(), more.concat().replace('/', "_"));
+    let name =
+        format!("{}-{first:?}{}", source.file_stem().unwrap().display(), more.concat().replace('/', "_"));
     let program = libraries.join(name);
     let mut compile = Command::new(compiler);
     compile.args([standard, "-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]).args(more);

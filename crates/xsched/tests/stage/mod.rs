@@ -198,10 +198,7 @@ impl Stage {
                 command.env_remove(name);
             }
         }
-        command
-            .env("PATH", search)
-            .env("XSIM_DEVICE", self.device())
-            .env("XSCHED_SOCKET", &self.socket);
+        command.env("PATH", search).env("XSIM_DEVICE", self.device()).env("XSCHED_SOCKET", &self.socket);
     }
 
     /// Starts a program whose output is kept.
