@@ -18,8 +18,11 @@ const ROOM_PATIENCE: Duration = Duration::from_millis(10);
 pub struct Lane {
     hw: Arc<dyn HwQueue>,
     gate: Movable<Gate>,
-    /// Held while the program opens or closes the gate, and while the gate moves: neither may miss the other.
-    control: Mutex<()>,
+    /// Held while the program opens or closes the gate, and while the gate moves: neither may miss the other. True once
+    /// the gate may be closed no more.
+    control: Mutex<bool>,
+    /// Gates it moved away from while threads were inside: they launch here still.
+    left: Mutex<Vec<Shared<Gate>>>,
     link: Arc<dyn Link>,
     tail: Mutex<Tail>,
     stop: Mutex<Stop>,
@@ -58,7 +61,8 @@ impl Lane {
         Ok(Self {
             hw,
             gate: Movable::new(gate),
-            control: Mutex::new(()),
+            control: Mutex::new(false),
+            left: Mutex::default(),
             link,
             tail: Mutex::new(Tail { window, chosen: None, probe: None }),
             stop: Mutex::new(Stop { level, told: None, order: Order::Free }),
@@ -225,25 +229,40 @@ impl Lane {
         }
     }
 
-    /// Lets no new launch through.
-    pub(crate) fn shut(&self) {
-        let _control = lock(&self.control);
+    /// Lets no new launch through. Answers whether that can still be done.
+    pub(crate) fn shut(&self) -> bool {
+        let let_go = lock(&self.control);
+        if *let_go {
+            return false;
+        }
         self.gate().count_all();
         self.gate().close();
+        true
     }
 
     /// Lets no new launch through, and waits until nobody is launching any more.
     pub(crate) fn close(&self) {
-        self.shut();
-        for gate in self.gate.all() {
-            // Once the device holds the queue stopped, what slips into it does no harm and may never come out.
-            gate.settle(|| self.is_preempted());
+        if !self.shut() {
+            return;
         }
+        // Once the device holds the queue stopped, what slips into it does no harm and may never come out.
+        let give_up = || self.is_preempted();
+        self.gate().settle(give_up);
+        let left = lock(&self.left).clone();
+        left.iter().for_each(|gate| gate.settle(give_up));
+        lock(&self.left).retain(|gate| gate.is_occupied());
     }
 
     /// Takes back [`Lane::close`].
     pub(crate) fn open(&self) {
         let _control = lock(&self.control);
+        self.gate().open();
+    }
+
+    /// Opens the gate for good: nobody is left who could.
+    pub(crate) fn let_go(&self) {
+        let mut let_go = lock(&self.control);
+        *let_go = true;
         self.gate().open();
     }
 
@@ -253,8 +272,13 @@ impl Lane {
         let _control = lock(&self.control);
         let old = self.gate();
         gate.adopt(old);
+        let old_gate = self.gate.point_at(gate);
         let busy = !old.epoch().is_idle() || old.is_occupied();
-        self.gate.point_at(gate);
+        {
+            let mut left = lock(&self.left);
+            left.retain(|gate| gate.is_occupied());
+            left.extend(old_gate.filter(|gate| gate.is_occupied()));
+        }
         if busy {
             // What is in flight was counted there.
             self.assume_busy();

@@ -175,9 +175,12 @@ impl XQueue {
         }
     }
 
-    /// Takes no more commands, and waits until those that wait have been launched: nothing of the program's runs here
-    /// afterwards. Does not wait if a command of this queue asks for it.
+    /// Cannot be suspended any more, takes no more commands, and waits until those that wait have been launched: nothing
+    /// of the program's runs here afterwards. Does not wait if a command of this queue asks for it.
     pub fn finish(&self) {
+        self.lane.let_go();
+        // A device that refuses has lost the queue already.
+        let _ = self.lane.enforce();
         if let Some(worker) = self.worker.get() {
             worker.finish();
         }
