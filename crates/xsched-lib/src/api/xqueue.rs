@@ -122,12 +122,13 @@ fn create(xq: *mut XQueueHandle, hwq: HwQueueHandle, level: int64_t, flags: int6
     if xq.is_null() {
         return Err(no_place());
     }
-    let (world, hw_queue) = hwqueue::get(hwq)?;
+    let (world, _) = hwqueue::get(hwq)?;
     let level = checked_level(level)?;
     let flags = checked_flags(flags, kQueueCreateFlagBlockingSubmit.into(), "XQueueCreate")?;
     let _outermost = Outermost::enter();
-    // One at a time.
+    // One at a time, and only while nobody destroys the hardware queue.
     let _known = world.handles().known();
+    let (_, hw_queue) = hwqueue::get(hwq)?;
     let mut own = hw_queue.queue();
     if own.is_some() {
         return Err(Failure::not_allowed("the hardware queue has an XQueue already: XQueueGet tells which"));
@@ -191,7 +192,9 @@ fn find(xq: *mut XQueueHandle, hwq: HwQueueHandle) -> Answer {
     if xq.is_null() {
         return Err(no_place());
     }
-    let (world, hw_queue) = hwqueue::get(hwq)?;
+    let (world, _) = hwqueue::get(hwq)?;
+    let _known = world.handles().known();
+    let (_, hw_queue) = hwqueue::get(hwq)?;
     let mut own = hw_queue.queue();
     let handle = if let Some(handle) = *own {
         handle
