@@ -1,5 +1,6 @@
 //! The C interface beside the service, and under load.
 
+#[allow(dead_code, reason = "the other tests of the C interface use the rest")]
 mod cprogram;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;
