@@ -249,7 +249,9 @@ impl Lane {
         let give_up = || self.is_preempted();
         self.gate().settle(give_up);
         let left = lock(&self.left).clone();
-        left.iter().for_each(|gate| gate.settle(give_up));
+        for gate in &left {
+            gate.settle(give_up);
+        }
         lock(&self.left).retain(|gate| gate.is_occupied());
     }
 

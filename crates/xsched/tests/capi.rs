@@ -15,7 +15,7 @@ use xsched_sim::{Config, SimDevice};
 /// A program on a simulated device that lacks level 3. It ends by itself, or is ended.
 fn on_device(stage: &Stage, program: &Path, arguments: &[&str]) -> Command {
     let config = Config { interrupt: None, ..Config::default() };
-    SimDevice::create_at(&stage.device(), &config).unwrap();
+    SimDevice::create_at(stage.device(), &config).unwrap();
     let mut words = vec!["timeout", "300", program.to_str().unwrap()];
     words.extend(arguments);
     stage.direct(&words)
