@@ -84,9 +84,7 @@ XResult HwQueueSynchronize(HwQueueHandle hwq);
  * The function is called on a thread of XSched's, or of the program's if the XQueue was created with
  * kQueueCreateFlagBlockingSubmit. It must not throw. A command may be submitted again, also while it waits.
  */
-XResult HwCommandCreateCallback(HwCommandHandle *cmd,
-    XResult (*launch)(HwQueueHandle hwq,
-    void *data), void *data);
+XResult HwCommandCreateCallback(HwCommandHandle *cmd, XResult (*launch)(HwQueueHandle hwq, void *data), void *data);
 
 /** Forgets a command. If it was submitted and waits, it is launched all the same: keep `data` until then. */
 XResult HwCommandDestroy(HwCommandHandle cmd);

@@ -176,7 +176,9 @@ impl World {
             return Some(hw);
         }
         let hw = take()?;
-        match self.queues.insert(handle, Station::of(Arc::clone(&hw), None)) {
+        // Where every queue is scheduled, this one is too.
+        let queue = self.environment.every_queue.then(|| self.join(&hw, self.environment.level));
+        match self.queues.insert(handle, Station::of(Arc::clone(&hw), queue.and_then(Result::ok))) {
             Ok(()) => Some(hw),
             // Another thread was quicker; or there is no room, and launches on it are not seen.
             Err(_) => known(self).or(Some(hw)),
@@ -195,11 +197,16 @@ impl World {
         hw: &Arc<dyn Leased>,
         level: LevelRequest,
     ) -> Result<Arc<JoinedQueue>, JoinError> {
+        let queue = self.join(hw, level)?;
+        self.replace(handle, Some(&queue));
+        Ok(queue)
+    }
+
+    fn join(&self, hw: &Arc<dyn Leased>, level: LevelRequest) -> Result<Arc<JoinedQueue>, JoinError> {
         let queue = self.client.join(Arc::clone(hw) as _, level)?;
         if let Some(limit) = self.environment.limit {
             queue.set_paced_limit(limit);
         }
-        self.replace(handle, Some(&queue));
         Ok(queue)
     }
 

@@ -72,8 +72,7 @@ fn function(function: &Function) -> String {
     let answers = if function.name == "XSchedLastError" { "const char *" } else { "XResult " };
     let arguments = if arguments.is_empty() { "void".to_owned() } else { arguments.join(", ") };
     let line = format!("{answers}{}({arguments});", function.name);
-    let folded = if line.len() > 120 { line.replacen(", ", ",\n    ", 1) } else { line };
-    format!("{}{folded}\n", comment(function.about, ""))
+    format!("{}{line}\n", comment(function.about, ""))
 }
 
 fn enumeration(enumeration: &Enum) -> String {
