@@ -88,9 +88,20 @@ impl Membership {
         self.scheduler.bell().ring();
     }
 
+    /// Changes something, and gives the orders that follow from it before returning: the scheduler's own thread would only
+    /// a moment later.
+    fn at_once<R>(&self, change: impl FnOnce(&mut Coordinator) -> R) -> R {
+        self.scheduler.with(|coordinator| {
+            let result = change(coordinator);
+            // When the next round is due, its thread finds out when it is called now.
+            let _ = coordinator.step(Nanos::now());
+            result
+        })
+    }
+
     /// Changes the policy and its settings.
     pub(crate) fn set_policy(&self, policy: Option<&'static PolicyInfo>, params: Params) {
-        self.scheduler.with(|coordinator| {
+        self.at_once(|coordinator| {
             if let Some(policy) = policy {
                 coordinator.set_policy(policy);
             }
@@ -100,7 +111,7 @@ impl Membership {
 
     /// Changes the wishes of the whole process.
     pub(crate) fn hint(&self, wishes: &Wishes) -> Result<(), HintError> {
-        self.scheduler.with(|coordinator| {
+        self.at_once(|coordinator| {
             let hints = wishes.applied_to(coordinator.hints(self.id).unwrap_or_default())?;
             coordinator.set_hints(self.id, hints);
             Ok(())
@@ -109,7 +120,7 @@ impl Membership {
 
     /// Gives the queue in a slot wishes of its own.
     pub(crate) fn hint_queue(&self, slot: usize, wishes: &Wishes) -> Result<(), HintFailure> {
-        self.scheduler.with(|coordinator| {
+        self.at_once(|coordinator| {
             let now = Nanos::now();
             coordinator.look_at(self.id, now);
             let had = coordinator.queue_hints(self.id, slot).ok_or(HintFailure::Unknown)?;
