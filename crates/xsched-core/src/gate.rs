@@ -331,11 +331,15 @@ impl Gate {
 
 /// The program's own control.
 impl Gate {
-    /// Forgets everything, for a new queue in the place of an old one that nobody uses any more.
+    /// Whether threads are inside or held: then it cannot become another queue's.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.is_occupied() || self.waiting.load(Ordering::SeqCst) != 0
+    }
+
+    /// Forgets everything, for a new queue in the place of an old one that nobody uses any more. Not who is counted: a
+    /// thread that comes late takes back what it added.
     pub fn reset(&self) {
-        for word in [self.inside.word(), &self.waiting] {
-            word.store(0, Ordering::SeqCst);
-        }
         for count in [&self.activity, &self.held_ns, &self.holds] {
             count.store(0, Ordering::SeqCst);
         }

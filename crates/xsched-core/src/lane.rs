@@ -23,8 +23,11 @@ const PROBE_AGAIN: Nanos = Nanos::from_secs(1);
 pub struct Lane {
     hw: Arc<dyn HwQueue>,
     gate: Movable<Gate>,
-    /// Held while the program opens or closes the gate, and while the gate moves: neither may miss the other.
-    control: Mutex<()>,
+    /// Held while the program opens or closes the gate, and while the gate moves: neither may miss the other. True once
+    /// the gate may be closed no more.
+    control: Mutex<bool>,
+    /// Gates it moved away from while threads were inside: they launch here still.
+    left: Mutex<Vec<Shared<Gate>>>,
     link: Arc<dyn Link>,
     tail: Mutex<Tail>,
     stop: Mutex<Stop>,
@@ -78,7 +81,8 @@ impl Lane {
         Ok(Self {
             hw,
             gate: Movable::new(gate),
-            control: Mutex::new(()),
+            control: Mutex::new(false),
+            left: Mutex::default(),
             link,
             tail: Mutex::new(Tail { window, chosen: None, probe: None, blind_looks: 0, fenced: false }),
             stop: Mutex::new(Stop { level, told: None, order: Order::Free }),
@@ -286,22 +290,42 @@ impl Lane {
         }
     }
 
+    /// Lets no new launch through. Answers whether that can still be done.
+    pub(crate) fn shut(&self) -> bool {
+        let let_go = lock(&self.control);
+        if *let_go {
+            return false;
+        }
+        self.gate().count_all();
+        self.gate().close();
+        true
+    }
+
     /// Lets no new launch through, and waits until nobody is launching any more.
     pub(crate) fn close(&self) {
-        {
-            let _control = lock(&self.control);
-            self.gate().count_all();
-            self.gate().close();
+        if !self.shut() {
+            return;
         }
-        for gate in self.gate.all() {
-            // Once the device holds the queue stopped, what slips into it does no harm and may never come out.
-            gate.settle(|| self.is_preempted());
+        // Once the device holds the queue stopped, what slips into it does no harm and may never come out.
+        let give_up = || self.is_preempted();
+        self.gate().settle(give_up);
+        let left = lock(&self.left).clone();
+        for gate in &left {
+            gate.settle(give_up);
         }
+        lock(&self.left).retain(|gate| gate.is_occupied());
     }
 
     /// Takes back [`Lane::close`].
     pub(crate) fn open(&self) {
         let _control = lock(&self.control);
+        self.gate().open();
+    }
+
+    /// Opens the gate for good: nobody is left who could.
+    pub(crate) fn let_go(&self) {
+        let mut let_go = lock(&self.control);
+        *let_go = true;
         self.gate().open();
     }
 
@@ -311,7 +335,17 @@ impl Lane {
         let _control = lock(&self.control);
         let old = self.gate();
         gate.adopt(old);
-        self.gate.point_at(gate);
+        let old_gate = self.gate.point_at(gate);
+        let busy = !old.epoch().is_idle() || old.is_occupied();
+        {
+            let mut left = lock(&self.left);
+            left.retain(|gate| gate.is_occupied());
+            left.extend(old_gate.filter(|gate| gate.is_occupied()));
+        }
+        if busy {
+            // What is in flight was counted there.
+            self.assume_busy();
+        }
         old.give(Order::Free);
         old.open();
     }
@@ -320,6 +354,20 @@ impl Lane {
     #[must_use]
     pub fn limit(&self) -> Limit {
         lock(&self.tail).window.limit()
+    }
+
+    /// Whether somebody said how the window is measured.
+    #[must_use]
+    pub fn has_chosen_limit(&self) -> bool {
+        lock(&self.tail).chosen.is_some()
+    }
+
+    /// How many commands are in flight, as far as they were counted.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        let mut tail = lock(&self.tail);
+        tail.window.observe_late(self.hw.progress(), Nanos::now());
+        tail.window.in_flight().commands
     }
 
     /// Measures the window differently from now on; none: as it suits the level.
@@ -438,22 +486,24 @@ pub(crate) struct Admitted<'a> {
 }
 
 impl Admitted<'_> {
-    /// The launch happened.
-    pub(crate) fn launched(&mut self) {
+    /// The launch happened. Answers the marker behind it, if one was placed.
+    pub(crate) fn launched(&mut self) -> Option<Marker> {
         let alone = !self.lane.hw.marks_from_any_thread();
         if self.place.is_none() && !alone {
-            return;
+            return None;
         }
         let mut tail = lock(&self.lane.tail);
         let due = self.place.take().is_some_and(|place| tail.window.launched(place, Nanos::now));
-        if due || alone {
-            let marker = self.lane.place_marker(&mut tail.window);
-            if alone {
-                // Nobody else can place one later: this has to show when the queue has become idle.
-                let (epoch, placed) = (self.gate.epoch(), Nanos::now());
-                tail.probe = marker.map(|marker| Probe { epoch, marker, placed });
-            }
+        if !due && !alone {
+            return None;
         }
+        let marker = self.lane.place_marker(&mut tail.window);
+        if alone {
+            // Nobody else can place one later: this has to show when the queue has become idle.
+            let (epoch, placed) = (self.gate.epoch(), Nanos::now());
+            tail.probe = marker.map(|marker| Probe { epoch, marker, placed });
+        }
+        marker
     }
 }
 

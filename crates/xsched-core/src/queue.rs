@@ -57,6 +57,9 @@ pub enum QueueError {
     /// The worker for callback commands could not be started.
     #[error("no thread for the commands of {0}: {1}")]
     NoWorker(QueueId, std::io::Error),
+    /// It is being destroyed.
+    #[error("{0} takes no more commands: it is being destroyed")]
+    Finished(QueueId),
 }
 
 /// A point on a queue that other queues can wait for.
@@ -116,22 +119,78 @@ impl XQueue {
 
     /// Hands over a command to be launched, in order, when it is this queue's turn.
     pub fn submit(&self, launch: impl FnOnce() + Send + 'static) -> Result<Ticket, QueueError> {
-        let worker = match self.worker.get() {
-            Some(worker) => worker,
-            None => self.start_worker()?,
-        };
-        Ok(worker.submit(Box::new(launch)))
+        self.start_worker()?.submit(&self.lane, Box::new(launch)).ok_or(QueueError::Finished(self.id))
+    }
+
+    /// Waits while so many commands wait that no more should be submitted. Not at all while the queue is stopped.
+    pub fn wait_for_room(&self) {
+        if let Some(worker) = self.worker.get() {
+            worker.wait_for_room(&self.lane);
+        }
+    }
+
+    /// Has commands launched on the thread that submits them, which waits while the queue is stopped. To be said before
+    /// the first is submitted; answers whether it was.
+    pub fn launch_where_submitted(&self) -> bool {
+        let _one_at_a_time = lock(&self.starting);
+        self.drive();
+        self.worker.set(Worker::without_thread()).is_ok()
+    }
+
+    /// Whether commands were submitted, or can be without starting a thread.
+    #[must_use]
+    pub fn has_worker(&self) -> bool {
+        self.worker.get().is_some()
+    }
+
+    /// Whether commands are launched on the thread that submits them.
+    #[must_use]
+    pub fn launches_where_submitted(&self) -> bool {
+        self.worker.get().is_some_and(|worker| !worker.has_thread())
+    }
+
+    /// Starts the thread that launches commands, unless there is one.
+    pub fn start(&self) -> Result<(), QueueError> {
+        self.start_worker().map(drop)
     }
 
     fn start_worker(&self) -> Result<&Worker, QueueError> {
+        if let Some(worker) = self.worker.get() {
+            return Ok(worker);
+        }
         let _one_at_a_time = lock(&self.starting);
         if let Some(worker) = self.worker.get() {
             return Ok(worker);
         }
-        // From now on there is somebody to wait for: every launch counts.
-        self.lane.gate().count_all();
+        self.drive();
         let worker = Worker::start(Arc::clone(&self.lane)).map_err(|e| QueueError::NoWorker(self.id, e))?;
         Ok(self.worker.get_or_init(|| worker))
+    }
+
+    /// From now on there is somebody to wait for: every launch counts, and no more is in flight than the reference has.
+    fn drive(&self) {
+        self.lane.gate().count_all();
+        if !self.lane.has_chosen_limit() {
+            self.set_limit(Limit::count(Limit::DEFAULT_THRESHOLD, Limit::DEFAULT_BATCH_SIZE).ok());
+        }
+    }
+
+    /// Cannot be suspended any more, takes no more commands, and waits until those that wait have been launched: nothing
+    /// of the program's runs here afterwards. Does not wait if a command of this queue asks for it.
+    pub fn finish(&self) {
+        self.lane.let_go();
+        // A device that refuses has lost the queue already.
+        let _ = self.lane.enforce();
+        if let Some(worker) = self.worker.get() {
+            worker.finish();
+        }
+    }
+
+    /// How many commands wait here or are in flight, as far as they are counted.
+    #[must_use]
+    pub fn commands(&self) -> u64 {
+        let waiting = self.worker.get().map_or(0, Worker::waiting) as u64;
+        waiting + u64::from(self.lane.in_flight())
     }
 
     /// Waits until a submitted command has completed on the device, or was dropped.
@@ -186,6 +245,12 @@ impl XQueue {
             self.lane.open();
             self.wait_all()?;
         }
+        Ok(self.lane.enforce()?)
+    }
+
+    /// As [`XQueue::suspend`] for a command of this queue: the launch it is part of is not waited for.
+    pub fn suspend_from_command(&self) -> Result<(), QueueError> {
+        self.lane.shut();
         Ok(self.lane.enforce()?)
     }
 

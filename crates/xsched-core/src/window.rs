@@ -37,6 +37,11 @@ pub enum Limit {
 impl Limit {
     /// One runs, one waits behind it: with fewer the device would pause between two commands.
     pub const MIN_COMMANDS: u32 = 2;
+    /// What is in flight at most, and how often a marker is placed, where commands are counted and nobody says how many.
+    /// Those of the reference.
+    pub const DEFAULT_THRESHOLD: i64 = 16;
+    /// See [`Limit::DEFAULT_THRESHOLD`].
+    pub const DEFAULT_BATCH_SIZE: i64 = 8;
 
     /// What a queue has that is stopped at this level, unless told otherwise.
     ///

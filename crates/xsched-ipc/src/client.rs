@@ -2,13 +2,16 @@
 
 use std::sync::{Arc, Mutex};
 
-use xsched_core::{DeviceId, HwQueue, LevelError, LevelRequest, Link as _, Wait};
+use xsched_core::{DeviceId, Hints, HwQueue, LevelError, LevelRequest, Link as _, Wait};
+use xsched_policy::{Params, PolicyInfo};
 
-use crate::agent;
 use crate::bell::Bell;
+use crate::hinting::{self, HintFailure};
 use crate::joined::JoinedQueue;
+use crate::local::Membership;
 use crate::page::{Page, PageError, SLOTS};
 use crate::program::{Call, Program, lock};
+use crate::protocol::{Request, Wishes};
 use crate::service_link::{Introduction, ServiceLink};
 
 pub use crate::program::PATIENCE;
@@ -27,33 +30,158 @@ pub enum JoinError {
     NoAgent(#[from] std::io::Error),
 }
 
+/// Why a program could not be given a scheduler.
+#[derive(Debug, thiserror::Error)]
+pub enum SchedulerError {
+    /// No thread could be started.
+    #[error("no thread for the scheduler, or to carry out its orders: {0}")]
+    NoThread(#[from] std::io::Error),
+    /// There is no memory to share with it.
+    #[error(transparent)]
+    Page(#[from] PageError),
+}
+
 /// A program's connection to its scheduler. Starts its threads with the first queue.
 pub struct Client {
     program: Arc<Program>,
-    started: Mutex<bool>,
-    /// None: the scheduler is the one whose page was handed over.
-    service: Option<Arc<ServiceLink>>,
+    follows: Mutex<Follows>,
+}
+
+/// Whose orders a program follows.
+struct Follows {
+    /// It has queues: from now on there is somebody to be scheduled.
+    started: bool,
+    whom: Whom,
+    /// The scheduler inside the process, once it was started. It is kept for when the program comes back to it.
+    local: Option<Arc<Membership>>,
+    /// What a scheduler of the program's own is set to.
+    params: Params,
+}
+
+#[derive(Clone)]
+enum Whom {
+    Nobody,
+    /// Whose page was handed over.
+    Page,
+    Local(Arc<Membership>),
+    Service(Arc<ServiceLink>),
 }
 
 impl Client {
+    fn made(page: Arc<Page>, call: Call, whom: Whom) -> Self {
+        let follows = Follows { started: false, whom, local: None, params: Params::default() };
+        Self { program: Arc::new(Program::new(page, call)), follows: Mutex::new(follows) }
+    }
+
     /// Joins a scheduler through the page it made for this program.
     #[must_use]
     pub fn new(page: Arc<Page>, bell: Bell) -> Self {
-        Self {
-            program: Arc::new(Program::new(page, Call::Bell(bell))),
-            started: Mutex::new(false),
-            service: None,
-        }
+        Self::made(page, Call::Bell(bell), Whom::Page)
+    }
+
+    /// Nobody schedules: the program alone decides.
+    pub fn alone() -> Result<Self, PageError> {
+        Ok(Self::made(Page::private()?, Call::Nobody, Whom::Nobody))
     }
 
     /// Joins the service with the first queue, and again whenever the service was gone. Until then, and in between,
     /// the program runs unscheduled.
     pub fn of_service(introduction: Introduction) -> Result<Self, PageError> {
-        Ok(Self {
-            program: Arc::new(Program::new(Page::private()?, Call::Nobody)),
-            started: Mutex::new(false),
-            service: Some(Arc::new(ServiceLink::new(introduction))),
-        })
+        let client = Self::alone()?;
+        lock(&client.follows).whom = Whom::Service(Arc::new(ServiceLink::new(introduction)));
+        Ok(client)
+    }
+
+    /// Has a scheduler inside this process schedule it.
+    pub fn of_itself(
+        policy: &'static PolicyInfo,
+        params: Params,
+        hints: Hints,
+    ) -> Result<Self, SchedulerError> {
+        let client = Self::alone()?;
+        client.schedule_itself(policy, params, hints)?;
+        Ok(client)
+    }
+
+    /// From now on the program alone decides. What it suspended itself stays suspended.
+    pub fn schedule_nobody(&self) {
+        let mut follows = lock(&self.follows);
+        follows.leave();
+        follows.whom = Whom::Nobody;
+        self.program.go_home();
+    }
+
+    /// From now on a scheduler inside this process schedules it, by this policy.
+    pub fn schedule_itself(
+        &self,
+        policy: &'static PolicyInfo,
+        params: Params,
+        hints: Hints,
+    ) -> Result<(), SchedulerError> {
+        let mut follows = lock(&self.follows);
+        let member = match &follows.local {
+            Some(member) => Arc::clone(member),
+            None => Arc::new(Membership::start(policy, hints)?),
+        };
+        follows.local = Some(Arc::clone(&member));
+        follows.params = params;
+        member.set_policy(Some(policy), params);
+        if matches!(follows.whom, Whom::Local(_)) {
+            return Ok(());
+        }
+        follows.leave();
+        follows.whom = Whom::Local(Arc::clone(&member));
+        Ok(self.begin(&follows)?)
+    }
+
+    /// From now on the service schedules the program, once it answers.
+    pub fn schedule_by_service(&self, introduction: Introduction) -> Result<(), SchedulerError> {
+        let mut follows = lock(&self.follows);
+        if matches!(follows.whom, Whom::Service(_)) {
+            return Ok(());
+        }
+        follows.leave();
+        self.program.go_home();
+        follows.whom = Whom::Service(Arc::new(ServiceLink::new(introduction)));
+        Ok(self.begin(&follows)?)
+    }
+
+    /// What a scheduler of the program's own is set to.
+    #[must_use]
+    pub fn params(&self) -> Params {
+        lock(&self.follows).params
+    }
+
+    /// Changes the settings of the policy that schedules this program; the service's only where that allows it.
+    pub fn configure(&self, change: impl FnOnce(&mut Params)) -> Result<(), HintFailure> {
+        let mut follows = lock(&self.follows);
+        let before = follows.params;
+        let mut params = before;
+        change(&mut params);
+        match &follows.whom {
+            Whom::Nobody | Whom::Page => {}
+            Whom::Local(member) => member.set_policy(None, params),
+            Whom::Service(_) => {
+                if let Call::Service(line) = &self.program.seat().call {
+                    let timeslice_us = i64::try_from(params.timeslice.get().0 / 1_000).unwrap_or(i64::MAX);
+                    let timeslice_us = (params.timeslice != before.timeslice).then_some(timeslice_us);
+                    let k = (params.k != before.k).then_some(params.k);
+                    line.ask(&Request::Policy { name: None, timeslice_us, k }, hinting::PATIENCE)?;
+                }
+            }
+        }
+        follows.params = params;
+        Ok(())
+    }
+
+    /// Changes the wishes of the whole program, for the scheduler it has now.
+    pub fn hint(&self, wishes: &Wishes) -> Result<(), HintFailure> {
+        wishes.applied_to(Hints::default())?;
+        match &self.program.seat().call {
+            Call::Local(member) => Ok(member.hint(wishes)?),
+            Call::Service(line) => line.ask(&Request::Hint(wishes.clone()), hinting::PATIENCE),
+            Call::Bell(_) | Call::Nobody => Ok(()),
+        }
     }
 
     /// Puts a hardware queue under the scheduler's control. The first one waits a moment for the service to answer.
@@ -66,15 +194,34 @@ impl Client {
     }
 
     fn start(&self) -> std::io::Result<()> {
-        let mut started = lock(&self.started);
-        if *started {
+        let mut follows = lock(&self.follows);
+        if follows.started {
             return Ok(());
         }
-        match &self.service {
-            None => agent::start(&self.program)?,
-            Some(service) => service.start(&self.program)?,
+        follows.started = true;
+        self.begin(&follows).inspect_err(|_| follows.started = false)
+    }
+
+    /// Meets the scheduler, if there are queues to be scheduled.
+    fn begin(&self, follows: &Follows) -> std::io::Result<()> {
+        if !follows.started {
+            return Ok(());
         }
-        *started = true;
+        match &follows.whom {
+            Whom::Nobody => {}
+            Whom::Page => self.program.start_agents()?,
+            Whom::Service(service) => service.start(&self.program)?,
+            Whom::Local(member) => {
+                self.program.start_agents()?;
+                let left = self.program.seat();
+                self.program.take_seat(member.page(), Call::Local(Arc::clone(member)), || true);
+                self.program.part_from(&left);
+                for (slot, wishes) in self.program.living().iter().filter_map(|queue| queue.own_wishes()) {
+                    // One that left meanwhile needs no hint.
+                    let _ = member.hint_queue(slot, &wishes);
+                }
+            }
+        }
         Ok(())
     }
 
@@ -112,8 +259,11 @@ impl Client {
 
     /// Frees every queue and leaves the scheduler for good: the program is about to end.
     pub fn leave(&self) {
-        if let Some(service) = &self.service {
-            service.stop();
+        let mut follows = lock(&self.follows);
+        follows.leave();
+        follows.whom = Whom::Nobody;
+        if let Some(local) = &follows.local {
+            local.release();
         }
         self.program.lose_scheduler();
     }
@@ -123,5 +273,14 @@ impl Client {
     /// and must not be dropped, nor may this: forget them, and begin anew.
     pub fn leave_to_parent(&self) {
         self.program.leave_to_parent();
+    }
+}
+
+impl Follows {
+    /// Does not connect again.
+    fn leave(&self) {
+        if let Whom::Service(service) = &self.whom {
+            service.stop();
+        }
     }
 }

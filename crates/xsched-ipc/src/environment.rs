@@ -9,7 +9,6 @@ use std::str::FromStr;
 use xsched_core::{Deadline, Hints, Laxity, LevelRequest, Limit, Nanos, Priority, Timeslice, Utilization};
 use xsched_policy::{Params, PolicyInfo};
 
-use crate::joined::{DEFAULT_BATCH_SIZE, DEFAULT_THRESHOLD};
 use crate::protocol::Wishes;
 
 /// The names of the variables.
@@ -159,12 +158,12 @@ impl<G: Fn(&str) -> Option<String>, C: FnMut(String)> Reader<G, C> {
             return Limit::budget(micros(us)).ok();
         }
         let threshold = self.number(name::THRESHOLD, |n| Limit::count(n, 1));
-        let most = threshold.unwrap_or(DEFAULT_THRESHOLD);
+        let most = threshold.unwrap_or(Limit::DEFAULT_THRESHOLD);
         let batch_size = self.number(name::BATCH_SIZE, |n| Limit::count(most, n));
         if threshold.is_none() && batch_size.is_none() {
             return None;
         }
-        Limit::count(most, batch_size.unwrap_or(DEFAULT_BATCH_SIZE.min(most))).ok()
+        Limit::count(most, batch_size.unwrap_or(Limit::DEFAULT_BATCH_SIZE.min(most))).ok()
     }
 
     fn wishes(&mut self) -> Wishes {

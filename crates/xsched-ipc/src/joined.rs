@@ -10,14 +10,10 @@ use xsched_core::{
 };
 
 use crate::client::JoinError;
+use crate::hinting::{self, HintFailure};
 use crate::page::{Page, Slot, Waits};
 use crate::program::{Program, lock};
-use crate::protocol::Settings;
-
-/// What is in flight at most, and how often a marker is placed, if somebody sets one of the two alone. Those of the
-/// reference.
-pub(crate) const DEFAULT_THRESHOLD: i64 = 16;
-pub(crate) const DEFAULT_BATCH_SIZE: i64 = 8;
+use crate::protocol::{Settings, Wishes};
 
 /// An XQueue under the scheduler's control. Gives its slot back when it is retired or dropped.
 pub struct JoinedQueue {
@@ -26,6 +22,8 @@ pub struct JoinedQueue {
     place: Mutex<Option<Place>>,
     /// The watcher's own.
     look: Mutex<Look>,
+    /// What it was given of its own, kept for the next scheduler.
+    wishes: Mutex<Wishes>,
     program: Arc<Program>,
 }
 
@@ -78,7 +76,9 @@ impl JoinedQueue {
         let place = Place::take(page, &*hw).ok_or(JoinError::NoSlot)?;
         let queue = XQueue::new(program.next_queue_id(), hw, place.gate(), Arc::clone(program) as _, level)?;
         let place = Mutex::new(Some(place));
-        let joined = Arc::new(Self { queue, place, look: Mutex::default(), program: Arc::clone(program) });
+        let program = Arc::clone(program);
+        let joined =
+            Arc::new(Self { queue, place, look: Mutex::default(), wishes: Mutex::default(), program });
         joined.show_settings();
         Ok(joined)
     }
@@ -87,6 +87,38 @@ impl JoinedQueue {
     #[must_use]
     pub fn slot(&self) -> Option<usize> {
         lock(&self.place).as_ref().map(|place| place.number)
+    }
+
+    /// Gives the queue wishes of its own, and with them a task of its own. They count when this returns, and with every
+    /// scheduler that comes later.
+    pub fn hint(&self, wishes: &Wishes) -> Result<(), HintFailure> {
+        let mut own = lock(&self.wishes);
+        let merged = own.clone().with(wishes);
+        merged.applied_to(xsched_core::Hints::default())?;
+        if let Some(slot) = self.slot() {
+            hinting::hint_queue(&self.program.seat().call, slot, &merged)?;
+        }
+        *own = merged;
+        Ok(())
+    }
+
+    /// The slot it has, and what it was given of its own, if it was.
+    pub(crate) fn own_wishes(&self) -> Option<(usize, Wishes)> {
+        let wishes = lock(&self.wishes).clone();
+        (wishes != Wishes::default()).then_some((self.slot()?, wishes))
+    }
+
+    /// Limits what is in flight from now on, whatever the scheduler asks for.
+    pub fn set_own_limit(&self, limit: Limit) {
+        self.queue.set_limit(Some(limit));
+        self.show_settings();
+    }
+
+    /// Changes how deep the queue is stopped. Answers the level it has from now on.
+    pub fn set_level(&self, level: LevelRequest) -> Result<xsched_core::Level, HalError> {
+        let level = self.lane().set_level(level)?;
+        self.show_settings();
+        Ok(level)
     }
 
     /// Says that what is launched here from now on waits for a point on another queue, so that the other is not held
@@ -120,7 +152,7 @@ impl JoinedQueue {
             (threshold, batch_size) => {
                 let (old_threshold, old_batch) = match self.lane().limit() {
                     Limit::Count { threshold, batch_size } => (threshold.into(), batch_size.into()),
-                    Limit::Budget(_) => (DEFAULT_THRESHOLD, DEFAULT_BATCH_SIZE),
+                    Limit::Budget(_) => (Limit::DEFAULT_THRESHOLD, Limit::DEFAULT_BATCH_SIZE),
                 };
                 let threshold = threshold.unwrap_or(old_threshold);
                 Some(Limit::count(threshold, batch_size.unwrap_or(old_batch.min(threshold)))?)
@@ -157,6 +189,7 @@ impl JoinedQueue {
             // A device that refuses has lost the queue already.
             let _ = self.queue.resume(Resume::default());
             drop(place);
+            hinting::queue_left(&self.program.seat().call, lock(&self.wishes).clone() != Wishes::default());
             self.program.ring();
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! * [`page`]: the memory they share, one page per program.
 //! * [`bell`]: how programs call the scheduler.
-//! * [`client`]: the program's end.
+//! * [`client`]: the program's end; `hinting`: how its hints reach the scheduler.
 //! * [`environment`], [`report`], [`threads`]: how to be a guest in a program: what its user asks for, what is said and
 //!   to whom, and whose the signals are.
 //! * [`coordinator`]: the scheduler's end, one round at a time.
@@ -17,6 +17,7 @@ pub mod bell;
 pub mod client;
 pub mod coordinator;
 pub mod environment;
+mod hinting;
 mod joined;
 mod line;
 pub mod local;
@@ -33,9 +34,10 @@ pub mod tool;
 mod waits;
 
 pub use bell::Bell;
-pub use client::{Client, JoinError};
+pub use client::{Client, JoinError, SchedulerError};
 pub use coordinator::{ClientId, Coordinator};
 pub use environment::Environment;
+pub use hinting::HintFailure;
 pub use joined::JoinedQueue;
 pub use local::LocalScheduler;
 pub use page::{Page, PageError};

@@ -3,9 +3,16 @@
 //! Its descriptor lies in somebody else's table: programs that become daemons close whatever they find there, and get
 //! the number again for a file of their own. So before the number is used it is looked whether it still is ours.
 
+use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
+use std::sync::Mutex;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
+use crate::hinting::HintFailure;
+use crate::program::lock;
+use crate::protocol::Request;
 use crate::socket::{Connection, SocketError};
 
 /// Which socket a descriptor stands for.
@@ -33,12 +40,17 @@ impl Identity {
 pub(crate) struct Line {
     connection: ManuallyDrop<Connection>,
     identity: Identity,
+    /// Who waits for the answers to come, in the order of their requests. The service answers each, in order.
+    asked: Mutex<VecDeque<Option<Sender<Answer>>>>,
 }
+
+/// Done, or why not.
+pub(crate) type Answer = Result<(), String>;
 
 impl Line {
     pub(crate) fn new(connection: Connection) -> Result<Self, SocketError> {
         let identity = Identity::of(connection.as_fd()).ok_or(SocketError::Closed)?;
-        Ok(Self { connection: ManuallyDrop::new(connection), identity })
+        Ok(Self { connection: ManuallyDrop::new(connection), identity, asked: Mutex::default() })
     }
 
     pub(crate) fn identity(&self) -> Identity {
@@ -48,6 +60,46 @@ impl Line {
     /// The connection; closed if the program has closed it.
     pub(crate) fn connection(&self) -> Result<&Connection, SocketError> {
         if self.identity.holds() { Ok(&self.connection) } else { Err(SocketError::Closed) }
+    }
+
+    /// Asks for something and waits for the answer, which whoever listens passes on to [`Line::answered`].
+    pub(crate) fn ask(&self, request: &Request, patience: Duration) -> Result<(), HintFailure> {
+        let (tell, told) = channel();
+        // Lost meanwhile: what was asked for is kept, and asked again with the next service.
+        if self.send(request, Some(tell)).is_err() {
+            return Ok(());
+        }
+        match told.recv_timeout(patience) {
+            Ok(answer) => answer.map_err(HintFailure::Refused),
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => Ok(()),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => Err(HintFailure::Silent),
+        }
+    }
+
+    /// Asks for something without waiting.
+    pub(crate) fn tell(&self, request: &Request) {
+        // A service that is gone hears it from us when it is back.
+        let _ = self.send(request, None);
+    }
+
+    fn send(&self, request: &Request, tell: Option<Sender<Answer>>) -> Result<(), SocketError> {
+        let mut asked = lock(&self.asked);
+        self.connection()?.send(request, None, true)?;
+        asked.push_back(tell);
+        Ok(())
+    }
+
+    /// The service has answered.
+    pub(crate) fn answered(&self, answer: Answer) {
+        // Nobody may wait any more.
+        if let Some(Some(tell)) = lock(&self.asked).pop_front() {
+            let _ = tell.send(answer);
+        }
+    }
+
+    /// No answer will come.
+    pub(crate) fn fall_silent(&self) {
+        lock(&self.asked).clear();
     }
 
     /// Ends the connection for both sides, and for whoever waits on it.

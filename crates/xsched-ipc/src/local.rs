@@ -8,12 +8,15 @@ use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
-use xsched_core::{Hints, Nanos, Process};
-use xsched_policy::PolicyInfo;
+use xsched_core::{HintError, Hints, Nanos, Process};
+use xsched_policy::{Params, PolicyInfo};
 
 use crate::bell::Bell;
+use crate::client::SchedulerError;
 use crate::coordinator::{ClientId, Coordinator};
+use crate::hinting::HintFailure;
 use crate::page::Page;
+use crate::protocol::Wishes;
 
 /// A running scheduler. Stops when dropped, and frees everybody.
 pub struct LocalScheduler {
@@ -57,6 +60,87 @@ impl LocalScheduler {
         let result = change(&mut self.inner.coordinator());
         self.inner.bell.ring();
         result
+    }
+}
+
+/// This process as a program of its own scheduler.
+pub(crate) struct Membership {
+    scheduler: LocalScheduler,
+    id: ClientId,
+    page: Arc<Page>,
+}
+
+impl Membership {
+    /// Starts a scheduler for this process alone.
+    pub(crate) fn start(policy: &'static PolicyInfo, hints: Hints) -> Result<Self, SchedulerError> {
+        let scheduler = crate::threads::without_signals(|| LocalScheduler::start(policy))?;
+        let page = Page::create()?;
+        let process = Process { id: xsched_core::ProcessId(std::process::id()), ..Process::default() };
+        let id = scheduler.admit(process, Arc::clone(&page), hints);
+        Ok(Self { scheduler, id, page })
+    }
+
+    pub(crate) fn page(&self) -> &Arc<Page> {
+        &self.page
+    }
+
+    pub(crate) fn ring(&self) {
+        self.scheduler.bell().ring();
+    }
+
+    /// Changes something, and gives the orders that follow from it before returning: the scheduler's own thread would only
+    /// a moment later.
+    fn at_once<R>(&self, change: impl FnOnce(&mut Coordinator) -> R) -> R {
+        self.scheduler.with(|coordinator| {
+            let result = change(coordinator);
+            // When the next round is due, its thread finds out when it is called now.
+            let _ = coordinator.step(Nanos::now());
+            result
+        })
+    }
+
+    /// Changes the policy and its settings.
+    pub(crate) fn set_policy(&self, policy: Option<&'static PolicyInfo>, params: Params) {
+        self.at_once(|coordinator| {
+            if let Some(policy) = policy {
+                coordinator.set_policy(policy);
+            }
+            coordinator.configure(params);
+        });
+    }
+
+    /// Changes the wishes of the whole process.
+    pub(crate) fn hint(&self, wishes: &Wishes) -> Result<(), HintError> {
+        self.at_once(|coordinator| {
+            let hints = wishes.applied_to(coordinator.hints(self.id).unwrap_or_default())?;
+            coordinator.set_hints(self.id, hints);
+            Ok(())
+        })
+    }
+
+    /// Gives the queue in a slot wishes of its own.
+    pub(crate) fn hint_queue(&self, slot: usize, wishes: &Wishes) -> Result<(), HintFailure> {
+        self.at_once(|coordinator| {
+            let now = Nanos::now();
+            coordinator.look_at(self.id, now);
+            let had = coordinator.queue_hints(self.id, slot).ok_or(HintFailure::Unknown)?;
+            let hints = wishes.applied_to(had)?;
+            if coordinator.set_queue_hints(self.id, slot, hints, now) {
+                Ok(())
+            } else {
+                Err(HintFailure::TooMany)
+            }
+        })
+    }
+
+    /// A queue has left: whoever takes its slot next is another.
+    pub(crate) fn look(&self) {
+        self.scheduler.with(|coordinator| coordinator.look_at(self.id, Nanos::now()));
+    }
+
+    /// Lets everybody go: the program ends.
+    pub(crate) fn release(&self) {
+        self.scheduler.with(Coordinator::release_all);
     }
 }
 

@@ -279,7 +279,9 @@ impl Page {
     pub fn take_slot(&self, device: DeviceId) -> Option<usize> {
         let index = (0..SLOTS).find(|index| {
             self.slot(*index).is_some_and(|slot| {
-                slot.in_use.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                // A thread may still be on its way out of the gate there.
+                !slot.gate.is_used()
+                    && slot.in_use.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             })
         })?;
         let slot = self.slot(index)?;

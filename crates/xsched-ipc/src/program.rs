@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use xsched_core::{Link, Nanos, Order, QueueId};
 
+use crate::agent;
 use crate::bell::Bell;
 use crate::joined::JoinedQueue;
 use crate::line::{Identity, Line};
+use crate::local::Membership;
 use crate::page::Page;
 use crate::waits::WaitBook;
 
@@ -21,6 +23,8 @@ pub const PATIENCE: Nanos = Nanos::from_millis(100);
 pub(crate) enum Call {
     /// It has a bell.
     Bell(Bell),
+    /// It is a scheduler inside this process.
+    Local(Arc<Membership>),
     /// It is the service, at the other end of this connection.
     Service(Arc<Line>),
     /// There is none, or none any more.
@@ -30,12 +34,16 @@ pub(crate) enum Call {
 /// A page, and how its scheduler is called.
 pub(crate) struct Seat {
     pub(crate) page: Arc<Page>,
-    call: Call,
+    pub(crate) call: Call,
 }
 
 /// See the head of this file.
 pub(crate) struct Program {
     seat: RwLock<Arc<Seat>>,
+    /// The page it began on, where it sits again when it leaves its scheduler.
+    home: Arc<Page>,
+    /// Whether its threads run.
+    agents: Mutex<bool>,
     queues: Mutex<Vec<Weak<JoinedQueue>>>,
     last_queue: AtomicU64,
     pub(crate) waits: WaitBook,
@@ -63,7 +71,9 @@ impl Program {
             inode: AtomicU64::new(0),
         };
         Self {
+            home: Arc::clone(&page),
             seat: RwLock::new(Arc::new(Seat { page, call })),
+            agents: Mutex::new(false),
             queues: Mutex::default(),
             last_queue: AtomicU64::new(0),
             waits: WaitBook::default(),
@@ -109,37 +119,78 @@ impl Program {
         self.divided.load(Ordering::SeqCst)
     }
 
-    /// Moves to the page of a scheduler that was just met, with all queues.
-    pub(crate) fn take_seat(&self, page: &Arc<Page>, line: &Arc<Line>) {
+    /// Starts the threads that carry out a scheduler's orders, unless they run already.
+    pub(crate) fn start_agents(self: &Arc<Self>) -> std::io::Result<()> {
+        let mut started = lock(&self.agents);
+        if !*started {
+            agent::start(self)?;
+            *started = true;
+        }
+        Ok(())
+    }
+
+    /// Moves to the page of a scheduler that was just met, with all queues, unless it is no longer wanted.
+    pub(crate) fn take_seat(&self, page: &Arc<Page>, call: Call, wanted: impl FnOnce() -> bool) -> bool {
         let queues = lock(&self.queues);
+        if !wanted() {
+            return false;
+        }
         let moving: Vec<_> = queues.iter().filter_map(Weak::upgrade).collect();
         let [current, before] = &self.inherited.pages;
         before.store(current.load(Ordering::SeqCst), Ordering::SeqCst);
         current.store(page.address(), Ordering::SeqCst);
-        let old = self.sit(Seat { page: Arc::clone(page), call: Call::Service(Arc::clone(line)) });
-        for queue in &moving {
-            queue.move_to(page);
+        let old = self.sit(Seat { page: Arc::clone(page), call });
+        if !Arc::ptr_eq(&old.page, page) {
+            for queue in &moving {
+                queue.move_to(page);
+            }
+            self.waits.publish_again(&moving);
         }
-        self.waits.publish_again(&moving);
         before.store(std::ptr::null_mut(), Ordering::SeqCst);
         drop(queues);
         // The threads that sleep on the old page look for the new one. The last handle on a queue is dropped unlocked.
         old.page.orders().bump();
         self.ring();
+        true
+    }
+
+    /// Leaves the scheduler: the program alone decides from now on.
+    pub(crate) fn go_home(&self) {
+        let left = self.seat();
+        self.take_seat(&self.home, Call::Nobody, || true);
+        self.part_from(&left);
+        self.free_all();
     }
 
     /// The scheduler is gone: everybody is free at once.
     pub(crate) fn lose_scheduler(&self) {
         let page = Arc::clone(&self.seat().page);
         let lost = self.sit(Seat { page: Arc::clone(&page), call: Call::Nobody });
-        self.note_connection(None);
-        if let Call::Service(line) = &lost.call {
-            // It is over for the service too, if that still listens.
-            line.hang_up();
-        }
+        self.part_from(&lost);
         drop(lost);
         self.free_all();
         page.orders().bump();
+    }
+
+    /// The service at the other end of this connection is gone. Another scheduler stays.
+    pub(crate) fn lose_service(&self, line: &Arc<Line>) {
+        if matches!(&self.seat().call, Call::Service(ours) if Arc::ptr_eq(ours, line)) {
+            self.lose_scheduler();
+        } else {
+            line.hang_up();
+        }
+    }
+
+    /// It is over for the scheduler too, if that still listens.
+    pub(crate) fn part_from(&self, seat: &Seat) {
+        match &seat.call {
+            Call::Service(line) => {
+                self.note_connection(None);
+                line.hang_up();
+            }
+            Call::Local(member) => member.look(),
+            Call::Bell(_) | Call::Nobody => {}
+        }
     }
 
     /// Frees every queue, and has the devices run on.
@@ -209,6 +260,7 @@ impl Link for Program {
         let seat = self.seat();
         match &seat.call {
             Call::Bell(bell) => bell.ring(),
+            Call::Local(member) => member.ring(),
             // Rung and not yet looked at: once more says nothing new.
             Call::Service(line) if seat.page.ring() => match line.connection() {
                 Ok(connection) => connection.ring(),
@@ -260,7 +312,7 @@ mod tests {
         let program = Program::new(Page::private().unwrap(), Call::Nobody);
         let page = Page::create().unwrap();
         program.note_connection(Some(&ours));
-        program.take_seat(&page, &ours);
+        assert!(program.take_seat(&page, Call::Service(Arc::clone(&ours)), || true));
         let gate = &page.slot(3).unwrap().gate;
         gate.give(Order::Paced);
         // SAFETY: the child makes system calls and writes atomics, then ends.

@@ -34,6 +34,17 @@ pub struct Wishes {
 }
 
 impl Wishes {
+    /// These, with what `other` says in their place.
+    #[must_use]
+    pub fn with(self, other: &Self) -> Self {
+        Self {
+            priority: other.priority.or(self.priority),
+            utilization: other.utilization.or(self.utilization),
+            deadline_us: other.deadline_us.or(self.deadline_us),
+            laxity: other.laxity.or(self.laxity),
+        }
+    }
+
     /// What becomes of `hints` with these wishes. Refuses all if one is out of range.
     pub fn applied_to(&self, mut hints: Hints) -> Result<Hints, HintError> {
         if let Some(priority) = self.priority {

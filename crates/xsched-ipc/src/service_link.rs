@@ -21,11 +21,11 @@ use rustix::time::Timespec;
 
 use crate::line::Line;
 use crate::page::{Page, PageError};
-use crate::program::{Program, lock};
+use crate::program::{Call, Program, lock};
 use crate::protocol::{PROTOCOL, Reply, Request, Wishes};
 use crate::report::{Severity, report};
 use crate::socket::{Connection, Packet, SocketError};
-use crate::{agent, threads};
+use crate::threads;
 
 /// How long the program's first queue waits for the service at most.
 const FIRST_PATIENCE: Duration = Duration::from_millis(100);
@@ -72,6 +72,8 @@ enum NotJoined {
     Confused,
     #[error("no thread to carry out the scheduler's orders: {0}")]
     NoAgent(std::io::Error),
+    #[error("the program has chosen another scheduler")]
+    Unwanted,
 }
 
 impl ServiceLink {
@@ -100,11 +102,10 @@ impl ServiceLink {
     }
 
     fn keep_connected(&self, program: &Weak<Program>) {
-        let mut agents = false;
         let mut pause = SHORTEST_PAUSE;
         while !self.stopped.load(Ordering::SeqCst) {
             let Some(here) = program.upgrade() else { return };
-            match self.join(&here, &mut agents) {
+            match self.join(&here) {
                 Ok(line) => {
                     drop(here);
                     self.first_attempt_is_over();
@@ -138,7 +139,7 @@ impl ServiceLink {
         drop(self.changed.wait_timeout_while(lock(&self.tried), pause, stopped));
     }
 
-    fn join(&self, program: &Arc<Program>, agents: &mut bool) -> Result<Arc<Line>, NotJoined> {
+    fn join(&self, program: &Arc<Program>) -> Result<Arc<Line>, NotJoined> {
         let sockets = &self.introduction.sockets;
         let found = sockets.iter().find_map(|path| Connection::to(path).ok());
         let connection = found.ok_or_else(|| {
@@ -147,20 +148,22 @@ impl ServiceLink {
         })?;
         let line = Arc::new(Line::new(connection)?);
         program.note_connection(Some(&line));
-        let page = self.introduce(line.connection()?, program, agents).inspect_err(|_| {
+        let page = self.introduce(line.connection()?, program).inspect_err(|_| {
             program.note_connection(None);
         })?;
-        program.take_seat(&page, &line);
+        let wanted = || !self.stopped.load(Ordering::SeqCst);
+        if !program.take_seat(&page, Call::Service(Arc::clone(&line)), wanted) {
+            line.hang_up();
+            return Err(NotJoined::Unwanted);
+        }
+        for (slot, wishes) in program.living().iter().filter_map(|queue| queue.own_wishes()) {
+            line.tell(&Request::QueueHint { slot, wishes });
+        }
         report(Severity::Debug, format_args!("scheduled by the service"));
         Ok(line)
     }
 
-    fn introduce(
-        &self,
-        connection: &Connection,
-        program: &Arc<Program>,
-        agents: &mut bool,
-    ) -> Result<Arc<Page>, NotJoined> {
+    fn introduce(&self, connection: &Connection, program: &Arc<Program>) -> Result<Arc<Page>, NotJoined> {
         let join = Request::Join {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -169,10 +172,7 @@ impl ServiceLink {
         };
         connection.send(&join, None, false)?;
         let page = welcomed(connection)?;
-        if !*agents {
-            agent::start(program).map_err(NotJoined::NoAgent)?;
-            *agents = true;
-        }
+        program.start_agents().map_err(NotJoined::NoAgent)?;
         Ok(page)
     }
 }
@@ -195,10 +195,13 @@ fn welcomed(connection: &Connection) -> Result<Arc<Page>, NotJoined> {
 }
 
 /// Does what the service says until it is gone (true) or the program is (false).
-fn listen(line: &Line, program: &Weak<Program>) -> bool {
+fn listen(line: &Arc<Line>, program: &Weak<Program>) -> bool {
     loop {
         let received = line.connection().and_then(|connection| connection.receive::<Reply>(true));
-        let Some(program) = program.upgrade() else { return false };
+        let Some(program) = program.upgrade() else {
+            line.fall_silent();
+            return false;
+        };
         match received {
             Ok(Some(Packet::Message(Reply::Configure { slot, settings }, _))) => {
                 let queue = program.living().into_iter().find(|queue| queue.slot() == Some(slot));
@@ -211,11 +214,14 @@ fn listen(line: &Line, program: &Weak<Program>) -> bool {
             }
             Ok(Some(Packet::Message(Reply::Refused { why }, _))) => {
                 report(Severity::Warning, format_args!("the service refused: {why}"));
+                line.answered(Err(why));
             }
+            Ok(Some(Packet::Message(Reply::Done | Reply::Policy { .. }, _))) => line.answered(Ok(())),
             // A newer service may say more than this library understands.
             Ok(_) | Err(SocketError::Rubbish(_)) => {}
             Err(SocketError::Closed | SocketError::System { .. }) => {
-                program.lose_scheduler();
+                program.lose_service(line);
+                line.fall_silent();
                 return true;
             }
         }

@@ -7,6 +7,7 @@
 //! * `hooks`: how a hook is written: one name in one list, plus one function.
 //! * `world`: what the hooks share: the connection to the scheduler, and the queues.
 //! * `loader`: the loader's look-up function, through which most programs reach their driver.
+//! * `api`: the C interface, for programs that schedule themselves or say what they would like.
 //! * `copies`: what happens when the library is in a process twice.
 //! * `ioctl`: the system's function of this name, which platforms watch.
 //! * `around`, `polled`, `callback`: what the hooks and the queues of most platforms have in common.
@@ -15,6 +16,7 @@
 //! * `opencl`: everybody's platform.
 //! * `xsim`: the simulated device's platform; each platform is a directory like it.
 
+mod api;
 mod around;
 mod callback;
 mod copies;

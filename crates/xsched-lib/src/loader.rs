@@ -16,7 +16,7 @@
 pub(crate) mod elf;
 
 use std::arch::naked_asm;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use xsched_interpose::Real;
@@ -79,6 +79,19 @@ impl Library {
         }
     }
 
+    /// Takes the copy that is loaded under this file name, if no function of any copy has come by: the program may have
+    /// got at it without us. Nothing is loaded. Answers whether a copy is known.
+    pub(crate) fn meet(&self, file: &str) -> bool {
+        if self.copy().is_null()
+            && let Some(path) = loaded(file)
+        {
+            // SAFETY: a C string; nothing new is loaded.
+            let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+            self.copy.store(handle, Ordering::Release);
+        }
+        !self.copy().is_null()
+    }
+
     /// The hook for a name as `dlsym` is asked for it.
     fn hook(&self, name: &CStr) -> Option<&'static Hook> {
         let ours = name.to_bytes().starts_with(self.prefix.as_bytes());
@@ -122,6 +135,33 @@ impl Library {
         self.copy.store(handle, Ordering::Release);
         handle
     }
+}
+
+/// The path of the first library of this process whose file has this name, or this name and a version.
+fn loaded(file: &str) -> Option<CString> {
+    struct Search<'a> {
+        file: &'a [u8],
+        found: Option<CString>,
+    }
+    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+        // SAFETY: the loader passes its own record, and what we passed on to it below.
+        let (path, search) = unsafe { ((*info).dlpi_name, &mut *search.cast::<Search<'_>>()) };
+        if path.is_null() {
+            return 0;
+        }
+        // SAFETY: a C string of the loader's, which unloads nothing while we are here.
+        let path = unsafe { CStr::from_ptr(path) };
+        let name = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        match name.strip_prefix(search.file) {
+            Some([] | [b'.', ..]) => search.found = Some(path.to_owned()),
+            _ => return 0,
+        }
+        1
+    }
+    let mut search = Search { file: file.as_bytes(), found: None };
+    // SAFETY: `look` gets what it expects, and does not unwind.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    search.found
 }
 
 /// A function of the vendor's that we call ourselves, looked up in the copy the program uses: handles are worth nothing

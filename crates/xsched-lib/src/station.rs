@@ -13,6 +13,10 @@ pub(crate) trait Leased: HwQueue {
     fn end(&self);
 }
 
+/// A queue that the program shows us itself: what it is told from others by, and how to make of it what the core needs.
+/// None if it cannot be asked about.
+pub(crate) type Found<T> = Option<(usize, T)>;
+
 /// One queue of the program.
 pub(crate) struct Station {
     hw: Arc<dyn Leased>,
@@ -23,6 +27,21 @@ pub(crate) struct Station {
 }
 
 impl Station {
+    /// A queue that may be under control already.
+    pub(crate) fn of(hw: Arc<dyn Leased>, queue: Option<Arc<JoinedQueue>>) -> Self {
+        Self { hw, queue, holds: AtomicUsize::new(1) }
+    }
+
+    /// The same queue, under control now, or no more.
+    pub(crate) fn again(&self, queue: Option<Arc<JoinedQueue>>) -> Self {
+        let holds = AtomicUsize::new(self.holds.load(Ordering::Acquire));
+        Self { hw: Arc::clone(&self.hw), queue, holds }
+    }
+
+    pub(crate) fn hw(&self) -> &Arc<dyn Leased> {
+        &self.hw
+    }
+
     /// Puts a queue under the scheduler's control, if that is possible.
     pub(crate) fn new<H: Leased + 'static>(
         client: &Client,

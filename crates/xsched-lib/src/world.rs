@@ -1,37 +1,40 @@
 //! What the hooks share, from the program's first queue to its exit.
 //!
 //! ```text
-//!   nothing ──first queue──► a world ──exit──► over          over, or never wanted: hooks only forward
-//!      ▲                        │
-//!      └──── child of a fork ◄──┘   the parent's world is left behind, unused: its threads and its page are not ours
+//!   nothing ──first queue──► a world ──exit──► over          over, or unwanted: hooks only forward
+//!      ▲  └──► unwanted ──API──► ▲│
+//!      └──── child of a fork ◄────┘   the parent's world is left behind, unused: its threads and its page are not ours
 //! ```
+//! A world begins with the first queue where the environment asks for it, else with the program's first call of the API.
 
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use xsched_core::{DeviceId, Process, ProcessId};
+use xsched_core::{DeviceId, LevelRequest};
 use xsched_interpose::{Table, lifetime};
 use xsched_ipc::environment::{Environment, Scheduler};
 use xsched_ipc::report::{Severity, report};
-use xsched_ipc::threads::without_signals;
-use xsched_ipc::{Client, Coordinator, Introduction, JoinedQueue, LocalScheduler, Page, socket};
-use xsched_policy::{Params, PolicyInfo};
+use xsched_ipc::{Client, Introduction, JoinError, JoinedQueue, SchedulerError, socket};
 
+use crate::api::Handles;
 use crate::station::{Leased, Station};
 
 /// The program's connection to its scheduler, and its queues by the vendor's handles.
 pub(crate) struct World {
     environment: Environment,
     client: Client,
-    local: Option<LocalScheduler>,
     queues: Table<Station>,
+    /// What the program knows queues and commands by, if it uses the API.
+    handles: Handles,
 }
 
-/// Null: nothing yet. [`OVER`]: nothing any more. Else a world that is never freed.
+/// Null: nothing yet. [`UNWANTED`]: nothing unless the program asks for it. [`OVER`]: nothing any more. Else a world that
+/// is never freed.
 static WORLD: AtomicPtr<World> = AtomicPtr::new(ptr::null_mut());
-/// The address of no world.
-const OVER: *mut World = ptr::without_provenance_mut(1);
+/// The addresses of no world.
+const UNWANTED: *mut World = ptr::without_provenance_mut(1);
+const OVER: *mut World = ptr::without_provenance_mut(2);
 
 /// The world, if hooks are to do anything but forward. Begins it with the program's first queue.
 #[inline]
@@ -39,33 +42,54 @@ pub(crate) fn world() -> Option<&'static World> {
     // Acquire: who sees the world sees what is in it. Pairs with the Release in `begin`.
     let world = WORLD.load(Ordering::Acquire);
     if world.is_null() {
-        return begin();
+        begin(world, World::asked_for_by_environment);
+        return as_world(WORLD.load(Ordering::Acquire));
     }
-    if world == OVER {
+    as_world(world)
+}
+
+#[inline]
+fn as_world(world: *mut World) -> Option<&'static World> {
+    if world.is_null() || world == UNWANTED || world == OVER {
         return None;
     }
-    // SAFETY: neither null nor `OVER`, so it is one that `begin` leaked.
+    // SAFETY: none of the addresses that are no world, so it is one that `begin` leaked.
     Some(unsafe { &*world })
 }
 
-#[cold]
-fn begin() -> Option<&'static World> {
-    if !watch_lifetime() {
-        return None;
-    }
-    let new = match World::new() {
-        Some(world) => Box::into_raw(Box::new(world)),
-        None => OVER,
-    };
-    match WORLD.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-        Err(_) if new != OVER => {
-            // Another thread was quicker.
-            // SAFETY: made above, and shown to nobody.
-            drop(unsafe { Box::from_raw(new) });
+/// The world, begun if there is none: the program asks for it itself. None if its exit has begun.
+pub(crate) fn world_of_program() -> Option<&'static World> {
+    let before = WORLD.load(Ordering::Acquire);
+    if before.is_null() || before == UNWANTED {
+        begin(before, World::new);
+        // A hook may have been quicker to find that the environment does not ask for one.
+        if WORLD.load(Ordering::Acquire) == UNWANTED {
+            begin(UNWANTED, World::new);
         }
-        _ => {}
     }
-    world()
+    world_as_it_is()
+}
+
+/// The world, if there is one.
+pub(crate) fn world_as_it_is() -> Option<&'static World> {
+    as_world(WORLD.load(Ordering::Acquire))
+}
+
+/// Puts what `make` makes in the place of `before`, unless another thread was quicker.
+#[cold]
+fn begin(before: *mut World, make: impl FnOnce(Environment) -> Option<World>) {
+    if !watch_lifetime() {
+        return;
+    }
+    let complain = |line: String| report(Severity::Warning, format_args!("{line}"));
+    let environment = Environment::read(|name| std::env::var(name).ok(), complain);
+    let new = make(environment).map_or(UNWANTED, |world| Box::into_raw(Box::new(world)));
+    let put = WORLD.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
+    if put.is_err() && new != UNWANTED {
+        // Another thread was quicker.
+        // SAFETY: made above, and shown to nobody.
+        drop(unsafe { Box::from_raw(new) });
+    }
 }
 
 /// Asks once to be told of forks and of the exit. Without it nothing can be done safely.
@@ -81,55 +105,137 @@ fn watch_lifetime() -> bool {
 
 /// In a child of the program: begins anew with its next queue.
 extern "C" fn leave_to_parent() {
-    let world = WORLD.load(Ordering::Acquire);
-    if !world.is_null() && world != OVER {
+    if let Some(world) = world_as_it_is() {
         WORLD.store(ptr::null_mut(), Ordering::Release);
-        // SAFETY: as in `world`. It is never dropped, neither here nor in the parent.
-        unsafe { &*world }.client.leave_to_parent();
+        // It is never dropped, neither here nor in the parent.
+        world.client.leave_to_parent();
     }
 }
 
 /// The program ends: what its exit handlers still do goes straight to the vendor's functions.
 extern "C" fn leave() {
-    let world = WORLD.swap(OVER, Ordering::AcqRel);
-    if !world.is_null() && world != OVER {
-        // SAFETY: as in `world`.
-        let world = unsafe { &*world };
-        if let Some(local) = &world.local {
-            local.with(Coordinator::release_all);
-        }
+    if let Some(world) = as_world(WORLD.swap(OVER, Ordering::AcqRel)) {
         world.client.leave();
         crate::hip::leave();
     }
 }
 
 impl World {
-    /// None: this program's queues are not to be scheduled.
-    fn new() -> Option<Self> {
-        let complain = |line: String| report(Severity::Warning, format_args!("{line}"));
-        let environment = Environment::read(|name| std::env::var(name).ok(), complain);
-        if !environment.every_queue {
-            return None;
-        }
+    /// None: this program's queues are not to be scheduled unless it says so itself.
+    fn asked_for_by_environment(environment: Environment) -> Option<Self> {
+        let asked_for = environment.every_queue && !matches!(environment.scheduler, Scheduler::Program);
+        if asked_for { Self::new(environment) } else { None }
+    }
+
+    /// None: there is no memory for one.
+    fn new(environment: Environment) -> Option<Self> {
         let made = match environment.scheduler {
-            Scheduler::Program => return None,
-            Scheduler::Service => service(&environment),
-            Scheduler::Local(policy, params) => local(&environment, policy, params),
+            Scheduler::Program => Client::alone().map_err(SchedulerError::from),
+            Scheduler::Service => {
+                Client::of_service(introduction(&environment)).map_err(SchedulerError::from)
+            }
+            Scheduler::Local(policy, params) => Client::of_itself(policy, params, environment.hints()),
         };
-        match made {
-            Ok((client, local)) => {
-                crate::copies::mention_another();
-                Some(Self { environment, client, local, queues: Table::default() })
-            }
-            Err(why) => {
-                report(Severity::Error, format_args!("running unscheduled: {why}"));
-                None
-            }
+        let client = made.or_else(|why| {
+            report(Severity::Error, format_args!("running unscheduled: {why}"));
+            Client::alone()
+        });
+        let client = client.ok()?;
+        crate::copies::mention_another();
+        Some(Self { environment, client, queues: Table::default(), handles: Handles::default() })
+    }
+
+    /// What the environment says.
+    pub(crate) fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
+    /// The connection to the scheduler.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// What the program knows its queues and commands by.
+    pub(crate) fn handles(&self) -> &Handles {
+        &self.handles
+    }
+
+    /// What this program tells the service about itself.
+    pub(crate) fn introduction(&self) -> Introduction {
+        introduction(&self.environment)
+    }
+
+    /// What is known about a queue that the program shows us itself, known from now on. None if `take` can make nothing
+    /// of it.
+    pub(crate) fn introduce(
+        &self,
+        handle: usize,
+        take: impl FnOnce() -> Option<Arc<dyn Leased>>,
+    ) -> Option<Arc<dyn Leased>> {
+        let known =
+            |world: &Self| world.with(handle, |station| station.map(|station| Arc::clone(station.hw())));
+        if let Some(hw) = known(self) {
+            return Some(hw);
+        }
+        let hw = take()?;
+        // Where every queue is scheduled, this one is too.
+        let queue = self.environment.every_queue.then(|| self.join(&hw, self.environment.level));
+        match self.queues.insert(handle, Station::of(Arc::clone(&hw), queue.and_then(Result::ok))) {
+            Ok(()) => Some(hw),
+            // Another thread was quicker; or there is no room, and launches on it are not seen.
+            Err(_) => known(self).or(Some(hw)),
+        }
+    }
+
+    /// The XQueue of a queue that is scheduled.
+    pub(crate) fn joined(&self, handle: usize) -> Option<Arc<JoinedQueue>> {
+        self.with(handle, |station| station.and_then(Station::queue))
+    }
+
+    /// Puts a queue under control.
+    pub(crate) fn control(
+        &self,
+        handle: usize,
+        hw: &Arc<dyn Leased>,
+        level: LevelRequest,
+    ) -> Result<Arc<JoinedQueue>, JoinError> {
+        let queue = self.join(hw, level)?;
+        self.replace(handle, Some(&queue));
+        Ok(queue)
+    }
+
+    fn join(&self, hw: &Arc<dyn Leased>, level: LevelRequest) -> Result<Arc<JoinedQueue>, JoinError> {
+        let queue = self.client.join(Arc::clone(hw) as _, level)?;
+        if let Some(limit) = self.environment.limit {
+            queue.set_paced_limit(limit);
+        }
+        Ok(queue)
+    }
+
+    /// A queue is under control no more. It is still known.
+    pub(crate) fn release(&self, handle: usize) {
+        self.replace(handle, None);
+    }
+
+    fn replace(&self, handle: usize, queue: Option<&Arc<JoinedQueue>>) {
+        if let Some(station) = self.queues.remove(handle, |old| old.again(queue.map(Arc::clone))) {
+            // It was there a moment ago, so there is room for it.
+            let _ = self.queues.insert(handle, station);
+        }
+    }
+
+    /// A queue that the program no longer shows us, and that nobody schedules.
+    pub(crate) fn forget(&self, handle: usize) {
+        if self.with(handle, |station| station.is_some_and(|station| station.queue().is_none())) {
+            self.queues.remove(handle, |_| ());
         }
     }
 
     /// Takes note of a queue. `take` makes what the core needs of it, or answers none if that cannot be done.
     pub(crate) fn adopt<H: Leased + 'static>(&self, handle: usize, take: impl FnOnce() -> Option<H>) -> bool {
+        if !self.environment.every_queue {
+            return false;
+        }
         let Some(hw) = take() else { return false };
         let station = Station::new(&self.client, hw, self.environment.level, self.environment.limit);
         match self.queues.insert(handle, station) {
@@ -163,13 +269,9 @@ impl World {
         self.with(handle, |station| station.is_some())
     }
 
-    fn queue(&self, handle: usize) -> Option<Arc<JoinedQueue>> {
-        self.with(handle, |station| station.and_then(Station::queue))
-    }
-
     /// What is launched on a queue from now on waits for what is on another already.
     pub(crate) fn waits_for(&self, waiter: usize, holder: usize) {
-        if let (Some(waiter), Some(holder)) = (self.queue(waiter), self.queue(holder))
+        if let (Some(waiter), Some(holder)) = (self.joined(waiter), self.joined(holder))
             && let Some(point) = holder.record()
         {
             waiter.waits_for(&holder, point);
@@ -183,14 +285,14 @@ impl World {
 
     /// What was put on a queue last may wait for any thread of the program.
     pub(crate) fn waits_for_anybody(&self, waiter: usize) {
-        if let Some(waiter) = self.queue(waiter) {
+        if let Some(waiter) = self.joined(waiter) {
             waiter.waits_for_anybody();
         }
     }
 
     /// The program has waited for something on a queue: it may have become idle.
     pub(crate) fn look_for_idle(&self, handle: usize) {
-        if let Some(queue) = self.queue(handle)
+        if let Some(queue) = self.joined(handle)
             && !queue.lane().gate().is_free()
         {
             queue.lane().poll_idle();
@@ -199,28 +301,15 @@ impl World {
 
     /// A queue is about to be destroyed.
     pub(crate) fn retire(&self, handle: usize) {
+        self.handles.retire(handle);
         self.queues.remove(handle, Station::retire);
     }
 }
 
-type Made = Result<(Client, Option<LocalScheduler>), Box<dyn std::error::Error>>;
-
-fn service(environment: &Environment) -> Made {
-    let introduction = Introduction {
+fn introduction(environment: &Environment) -> Introduction {
+    Introduction {
         sockets: socket::candidates(),
         name: environment.name.clone(),
         wishes: environment.wishes.clone(),
-    };
-    Ok((Client::of_service(introduction)?, None))
-}
-
-fn local(environment: &Environment, policy: &'static PolicyInfo, params: Params) -> Made {
-    let scheduler = without_signals(|| LocalScheduler::start(policy))?;
-    let page = Page::create()?;
-    let process = Process { id: ProcessId(std::process::id()), ..Process::default() };
-    scheduler.with(|coordinator| coordinator.configure(params));
-    // It is scheduled for as long as it lives.
-    let _ = scheduler.admit(process, std::sync::Arc::clone(&page), environment.hints());
-    let client = Client::new(page, scheduler.bell().try_clone()?);
-    Ok((client, Some(scheduler)))
+    }
 }

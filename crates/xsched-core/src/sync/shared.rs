@@ -78,18 +78,18 @@ impl<T: Send + Sync> Movable<T> {
         unsafe { &*self.current.load(Ordering::SeqCst) }
     }
 
-    /// Points at another value from now on.
-    pub fn point_at(&self, next: Shared<T>) {
+    /// Points at another value from now on. Answers what it pointed at before.
+    pub fn point_at(&self, next: Shared<T>) -> Option<Shared<T>> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let address = next.value.as_ptr();
-        all.push(next);
+        let before = self.current.load(Ordering::SeqCst);
+        let before = all.iter().find(|known| known.value.as_ptr() == before).cloned();
+        // It may come back to one that it pointed at before.
+        if !all.iter().any(|known| known.value == next.value) {
+            all.push(next);
+        }
         self.current.store(address, Ordering::SeqCst);
-    }
-
-    /// Everything it ever pointed at.
-    #[must_use]
-    pub fn all(&self) -> Vec<Shared<T>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        before
     }
 }
 

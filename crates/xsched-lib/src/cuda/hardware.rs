@@ -59,6 +59,20 @@ pub(crate) fn current_device() -> Option<DeviceId> {
     Some(rm::pci(attribute(50)?, attribute(33)?, attribute(34)?))
 }
 
+/// Does something while a context is current on this thread.
+pub(crate) fn with_current<R>(context: Context, work: impl FnOnce() -> R) -> Option<R> {
+    let (push, pop) = vendor::CTX_PUSH.get().zip(vendor::CTX_POP.get())?;
+    // SAFETY: the driver has just named the context.
+    if unsafe { push(context) } != vendor::SUCCESS {
+        return None;
+    }
+    let result = work();
+    let mut popped = std::ptr::null_mut();
+    // SAFETY: pushed above; the place has room for a handle.
+    unsafe { pop(&raw mut popped) };
+    Some(result)
+}
+
 impl CudaStream {
     /// A stream of the context that is current on this thread. None if the driver cannot be asked.
     pub(crate) fn new(stream: Stream, context: Context) -> Option<Self> {

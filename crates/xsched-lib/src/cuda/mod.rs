@@ -15,11 +15,13 @@ mod vendor;
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
 
 use xsched_interpose::{aside, forward_once};
 
 use crate::hooks::hooks;
 use crate::loader::Hook;
+use crate::station::{Found, Leased};
 use crate::world::{World, world};
 use hardware::{CudaStream, current_device};
 pub(crate) use rm::watch_ioctl;
@@ -234,6 +236,34 @@ fn destroy(real: impl FnOnce() -> Code, stream: Stream) -> Code {
         capture::over();
     }
     code
+}
+
+/// For the C interface: what a stream is known by, and how to take control of it. The context of a stream that is not a
+/// default stream need not be current: whoever owns it, it is asked for and put back.
+pub(crate) fn find(stream: Stream) -> Found<impl FnOnce() -> Option<Arc<dyn Leased>>> {
+    if !LIBRARY.meet("libcuda.so") {
+        return None;
+    }
+    let its_own = (stream.addr() > PER_THREAD).then(|| context_of(stream)).flatten();
+    let (key, context) = match its_own {
+        Some(context) => (stream.addr(), context),
+        None => key(stream, LEGACY)?,
+    };
+    let stream = if stream.is_null() { std::ptr::without_provenance_mut(LEGACY) } else { stream };
+    Some((key, move || {
+        let taken = hardware::with_current(context, || CudaStream::new(stream, context)).flatten()?;
+        if stream.addr() == PER_THREAD {
+            OwnStreams::add(key);
+        }
+        Some(Arc::new(taken) as _)
+    }))
+}
+
+fn context_of(stream: Stream) -> Option<Context> {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the place has room for a handle; a stream the program made up is as invalid to us as to the driver.
+    let code = unsafe { vendor::STREAM_CONTEXT.get()?(stream, &raw mut context) };
+    (code == vendor::SUCCESS && !context.is_null()).then_some(context)
 }
 
 #[cold]

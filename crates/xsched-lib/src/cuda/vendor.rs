@@ -33,6 +33,7 @@ functions! {
     fn cuEventRecord(Event, Stream) -> Code = EVENT_RECORD;
     fn cuEventQuery(Event) -> Code = EVENT_QUERY;
     fn cuStreamSynchronize(Stream) -> Code = STREAM_SYNCHRONIZE;
+    fn cuStreamGetCtx(Stream, *mut Context) -> Code = STREAM_CONTEXT;
     fn cuStreamIsCapturing(Stream, *mut c_int) -> Code = STREAM_IS_CAPTURING;
     fn cuMemHostRegister_v2(*mut c_void, usize, c_uint) -> Code = HOST_REGISTER;
     fn cuMemHostGetDevicePointer_v2(*mut u64, *mut c_void, c_uint) -> Code = HOST_DEVICE_POINTER;

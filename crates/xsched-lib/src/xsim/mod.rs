@@ -3,8 +3,11 @@
 mod hardware;
 mod vendor;
 
+use std::sync::Arc;
+
 use crate::around;
 use crate::hooks::hooks;
+use crate::station::{Found, Leased};
 use hardware::XsimQueue;
 use vendor::{Code, Device, Queue};
 
@@ -31,4 +34,10 @@ fn create(real: impl FnOnce() -> Code, _device: Device, queue: *mut Queue) -> Co
         around::created(queue.addr(), || XsimQueue::new(queue));
     }
     code
+}
+
+/// For the C interface: what a queue is known by, and how to take control of it.
+pub(crate) fn find(queue: Queue) -> Found<impl FnOnce() -> Option<Arc<dyn Leased>>> {
+    let known = LIBRARY.meet("libxsim.so") && !queue.is_null();
+    known.then(|| (queue.addr(), move || XsimQueue::new(queue).map(|queue| Arc::new(queue) as _)))
 }

@@ -135,6 +135,11 @@ impl Stage {
         self.socket = socket.into();
     }
 
+    /// Where the simulated device is, or will be.
+    pub(crate) fn device(&self) -> PathBuf {
+        self.directory.path().join("device")
+    }
+
     /// The service's process.
     pub(crate) fn service(&self) -> Pid {
         Pid::from_child(self.service.as_ref().expect("it was started"))
@@ -205,10 +210,7 @@ impl Stage {
                 command.env_remove(name);
             }
         }
-        command
-            .env("PATH", search)
-            .env("XSIM_DEVICE", self.directory.path().join("device"))
-            .env("XSCHED_SOCKET", &self.socket);
+        command.env("PATH", search).env("XSIM_DEVICE", self.device()).env("XSCHED_SOCKET", &self.socket);
     }
 
     /// Starts a program whose output is kept.

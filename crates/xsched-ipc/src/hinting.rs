@@ -1,0 +1,60 @@
+//! How a program's hints reach whoever schedules it, and what becomes of them.
+//!
+//! Each has taken effect, or was refused, when the call returns. What is said while nobody schedules is kept by the queues
+//! and told to the next scheduler.
+
+use std::time::Duration;
+
+use xsched_core::HintError;
+
+use crate::program::Call;
+use crate::protocol::{Request, Wishes};
+
+/// How long the service may take to answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why a hint did not take effect.
+#[derive(Debug, thiserror::Error)]
+pub enum HintFailure {
+    /// It is out of range.
+    #[error(transparent)]
+    OutOfRange(#[from] HintError),
+    /// The scheduler knows no such queue.
+    #[error("the scheduler does not know the queue: it is gone, or one too many")]
+    Unknown,
+    /// Too many queues have wishes of their own.
+    #[error(
+        "{} queues of this program have wishes of their own: no more can",
+        crate::coordinator::OWN_TASKS_PER_PROGRAM
+    )]
+    TooMany,
+    /// The service does not allow it.
+    #[error("the service refused: {0}")]
+    Refused(String),
+    /// The service did not answer.
+    #[error("the service did not answer")]
+    Silent,
+}
+
+/// Tells the scheduler what the queue in a slot would like.
+pub(crate) fn hint_queue(call: &Call, slot: usize, wishes: &Wishes) -> Result<(), HintFailure> {
+    match call {
+        Call::Local(member) => member.hint_queue(slot, wishes),
+        Call::Service(line) => line.ask(&Request::QueueHint { slot, wishes: wishes.clone() }, PATIENCE),
+        // Whoever has nothing but the bell is told by other ways; whoever has nobody keeps it for later.
+        Call::Bell(_) | Call::Nobody => Ok(()),
+    }
+}
+
+/// A queue has given its slot back. Who had wishes of its own waits until the scheduler has seen it: the slot's next queue
+/// is another, and has none.
+pub(crate) fn queue_left(call: &Call, had_wishes: bool) {
+    match call {
+        Call::Local(member) if had_wishes => member.look(),
+        Call::Service(line) if had_wishes => {
+            // Whatever it is asked, it looks at the program first. A service that is gone has forgotten it anyway.
+            let _ = line.ask(&Request::Policy { name: None, timeslice_us: None, k: None }, PATIENCE);
+        }
+        Call::Bell(_) | Call::Local(_) | Call::Service(_) | Call::Nobody => {}
+    }
+}

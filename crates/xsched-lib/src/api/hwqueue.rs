@@ -1,0 +1,140 @@
+//! Hardware queues as programs hand them to us: a vendor's stream behind a handle.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use xsched_interpose::Outermost;
+use xsched_ipc::JoinedQueue;
+
+use super::api;
+use super::command;
+use super::failure::{Answer, Failure};
+use super::handles::{Kind, no_place, put, unknown};
+use super::types::{HwCommandHandle, HwQueueHandle, kXSchedSuccess};
+use crate::station::{Found, Leased};
+use crate::world::{World, world_as_it_is, world_of_program};
+
+/// One hardware queue that the program has shown us.
+pub(crate) struct HwQueue {
+    /// What the platform tells it from others by.
+    pub(super) key: usize,
+    pub(super) hw: Arc<dyn Leased>,
+    /// The XQueue the program made on it, by its handle.
+    queue: Mutex<Option<u64>>,
+}
+
+impl Kind for HwQueue {
+    const NUMBER: u64 = 1;
+    const NAME: &'static str = "hardware queue";
+}
+
+impl HwQueue {
+    /// The handle of its XQueue, if it has one.
+    pub(super) fn queue(&self) -> MutexGuard<'_, Option<u64>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its XQueue, whoever made it.
+    fn joined(&self, world: &World) -> Option<Arc<JoinedQueue>> {
+        let own = (*self.queue()).and_then(|handle| world.handles().queues.get(handle).ok());
+        own.map(|queue| Arc::clone(queue.joined())).or_else(|| world.joined(self.key))
+    }
+}
+
+/// The hardware queue behind a handle.
+pub(super) fn get(hwq: HwQueueHandle) -> Answer<(&'static World, Arc<HwQueue>)> {
+    let world = world_as_it_is().ok_or_else(|| unknown::<HwQueue>(hwq))?;
+    Ok((world, world.handles().hw_queues.get(hwq)?))
+}
+
+/// Makes a vendor's queue known. One that is known already keeps its handle.
+pub(super) fn create<F: FnOnce() -> Option<Arc<dyn Leased>>>(
+    hwq: *mut HwQueueHandle,
+    find: impl FnOnce() -> Found<F>,
+) -> Answer {
+    if hwq.is_null() {
+        return Err(no_place());
+    }
+    let world = world_of_program().ok_or_else(Failure::over)?;
+    // What the vendor's library does among its own functions is none of our business.
+    let _outermost = Outermost::enter();
+    let (key, take) = find().ok_or_else(not_usable)?;
+    let mut known = world.handles().known();
+    let handle = if let Some(handle) = known.get(&key) {
+        *handle
+    } else {
+        let hw = world.introduce(key, take).ok_or_else(not_usable)?;
+        let (handle, _) = world.handles().hw_queues.insert(|_| HwQueue { key, hw, queue: Mutex::default() });
+        known.insert(key, handle);
+        handle
+    };
+    // SAFETY: the program vouches for `hwq`.
+    unsafe { put(hwq, handle) }
+}
+
+/// Finds the handle of a queue that was made known.
+pub(super) fn find<F>(hwq: *mut HwQueueHandle, find: impl FnOnce() -> Found<F>) -> Answer {
+    if hwq.is_null() {
+        return Err(no_place());
+    }
+    let world = world_as_it_is().ok_or_else(never_made)?;
+    let _outermost = Outermost::enter();
+    let (key, _) = find().ok_or_else(not_usable)?;
+    let handle = world.handles().known().get(&key).copied().ok_or_else(never_made)?;
+    // SAFETY: the program vouches for `hwq`.
+    unsafe { put(hwq, handle) }
+}
+
+fn not_usable() -> Failure {
+    Failure::invalid(
+        "the vendor's library cannot be asked about this queue: it is none, its library is not loaded, \
+         or its context is not current on this thread",
+    )
+}
+
+fn never_made() -> Failure {
+    Failure::not_found("no hardware queue was created for this one")
+}
+
+api! {
+    /// Forgets a hardware queue. Its XQueue has to be destroyed before; the vendor's queue is not touched.
+    fn HwQueueDestroy(hwq: HwQueueHandle) = destroy;
+
+    /// Calls a command's function for this hardware queue, at once and on this thread, and answers what it answers.
+    fn HwQueueLaunch(hwq: HwQueueHandle, cmd: HwCommandHandle) = launch;
+
+    /// Waits until the device has finished everything that was launched on the hardware queue.
+    fn HwQueueSynchronize(hwq: HwQueueHandle) = synchronize;
+}
+
+fn destroy(hwq: HwQueueHandle) -> Answer {
+    let (world, hw_queue) = get(hwq)?;
+    let mut known = world.handles().known();
+    if hw_queue.queue().is_some() {
+        return Err(Failure::not_allowed("it has an XQueue: destroy that first"));
+    }
+    world.handles().hw_queues.remove(hwq)?;
+    if known.get(&hw_queue.key) == Some(&hwq) {
+        known.remove(&hw_queue.key);
+    }
+    drop(known);
+    world.forget(hw_queue.key);
+    Ok(())
+}
+
+fn launch(hwq: HwQueueHandle, cmd: HwCommandHandle) -> Answer {
+    get(hwq)?;
+    match command::get(cmd)?.call(hwq) {
+        kXSchedSuccess => Ok(()),
+        code => Err(Failure::of_callback(code)),
+    }
+}
+
+fn synchronize(hwq: HwQueueHandle) -> Answer {
+    let (world, hw_queue) = get(hwq)?;
+    let _outermost = Outermost::enter();
+    match hw_queue.joined(world) {
+        Some(queue) => queue.lane().synchronized(|| hw_queue.hw.synchronize())?,
+        None => hw_queue.hw.synchronize()?,
+    }
+    Ok(())
+}

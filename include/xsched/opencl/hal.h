@@ -1,0 +1,25 @@
+/*
+ * XSched for OpenCL.
+ *
+ * Made from the library's own sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
+ */
+#ifndef XSCHED_OPENCL_HAL_H
+#define XSCHED_OPENCL_HAL_H
+
+#include "xsched/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* As the vendor's own header declares it. */
+struct _cl_command_queue;
+
+/** Makes an OpenCL command queue known. The queue has to outlive the handle. */
+XResult OclQueueCreate(HwQueueHandle *hwq, struct _cl_command_queue *cmdq);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
