@@ -3,9 +3,7 @@
 //! A platform gives two things: what it tells a queue from others by, which is the key its hooks use, and what the core
 //! needs of it. With both, [`hwqueue::create`] does the rest.
 
-use super::failure::{Answer, Failure};
 use super::hwqueue;
-use super::types::{HwQueueHandle, hipStream_t};
 
 pub(crate) mod cuda {
     //! `xsched/cuda/hal.h`.
@@ -25,23 +23,25 @@ pub(crate) mod cuda {
 
 pub(crate) mod hip {
     //! `xsched/hip/hal.h`.
-    use super::super::api;
     use super::super::types::{HwQueueHandle, hipStream_t};
+    use super::{super::api, hwqueue};
+    use crate::hip::find;
 
     api! {
         /// Makes a HIP stream known. The stream has to outlive the handle.
-        fn HipQueueCreate(hwq: *mut HwQueueHandle, stream: hipStream_t) = |hwq, stream| super::missing("HIP", hwq, stream);
+        fn HipQueueCreate(hwq: *mut HwQueueHandle, stream: hipStream_t) = |hwq, stream| hwqueue::create(hwq, || find(stream));
     }
 }
 
 pub(crate) mod opencl {
     //! `xsched/opencl/hal.h`.
-    use super::super::api;
     use super::super::types::{HwQueueHandle, cl_command_queue};
+    use super::{super::api, hwqueue};
+    use crate::opencl::find;
 
     api! {
         /// Makes an OpenCL command queue known. The queue has to outlive the handle.
-        fn OclQueueCreate(hwq: *mut HwQueueHandle, cmdq: cl_command_queue) = |hwq, cmdq| super::missing("OpenCL", hwq, cmdq);
+        fn OclQueueCreate(hwq: *mut HwQueueHandle, cmdq: cl_command_queue) = |hwq, cmdq| hwqueue::create(hwq, || find(cmdq));
     }
 }
 
@@ -55,9 +55,4 @@ pub(crate) mod xsim {
         /// Makes a queue of the simulated device known. The queue has to outlive the handle.
         fn XsimQueueCreate(hwq: *mut HwQueueHandle, queue: xsim_queue_t) = |hwq, queue| hwqueue::create(hwq, || find(queue));
     }
-}
-
-/// A platform that this library was built without.
-fn missing(platform: &str, _hwq: *mut HwQueueHandle, _queue: hipStream_t) -> Answer {
-    Err(Failure::not_supported(format_args!("this libxsched.so was built without {platform}")))
 }

@@ -150,6 +150,12 @@ pub(super) fn note(library: &Library, way: Way) -> Option<usize> {
     None
 }
 
+/// The copy that there is, if there is one alone: a stream says nothing about whose it is.
+pub(super) fn only() -> Option<usize> {
+    let first = COPIES.iter().position(|copy| copy.base.load(Ordering::Acquire) != 0);
+    first.filter(|_| count().0 == 1)
+}
+
 /// How many copies the process has shown so far, and whether one of them came with its table.
 pub(super) fn count() -> (usize, bool) {
     let bases = || COPIES.iter().map(|copy| copy.base.load(Ordering::Acquire)).filter(|base| *base != 0);

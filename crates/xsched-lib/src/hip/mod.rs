@@ -30,6 +30,7 @@ use xsched_interpose::forward_once;
 use xsched_ipc::JoinedQueue;
 use xsched_ipc::report::{Severity, report};
 
+use crate::station::{Found, Leased};
 use crate::world::{World, world};
 use copies::Hook;
 use hardware::{HipStream, Place, Which};
@@ -348,6 +349,17 @@ fn end_capture(call: Call) -> Code {
     let code = call.forward();
     let _ = CAPTURES.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
     code
+}
+
+/// For the C interface: what a stream is known by, and how to take control of it.
+pub(crate) fn find(stream: Stream) -> Found<impl FnOnce() -> Option<Arc<dyn Leased>>> {
+    let which = match stream.addr() {
+        0 | 1 => Which::Legacy,
+        2 => Which::PerThread,
+        _ => Which::Made(stream),
+    };
+    let place = Place::of(copies::only()?, which)?;
+    Some((place.key, move || HipStream::new(place).map(|stream| Arc::new(stream) as _)))
 }
 
 #[cold]

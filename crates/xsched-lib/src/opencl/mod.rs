@@ -13,11 +13,13 @@ mod vendor;
 mod waits;
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
+use std::sync::Arc;
 
 use xsched_interpose::aside;
 
 use crate::callback::{self, Callback};
 use crate::hooks::hooks;
+use crate::station::{Found, Leased};
 use crate::world::world;
 use crate::{around, loaded};
 use vendor::{Bool, Code, Event, Handle, Missing, Queue};
@@ -188,4 +190,10 @@ fn set_callback(
 /// each of them has its own.
 pub(crate) fn is_asked_of_a_driver(name: &CStr, caller: *const c_void) -> bool {
     name == c"clGetExtensionFunctionAddress" && loaded::has_itself(caller, name)
+}
+
+/// For the C interface: what a queue is known by, and how to take control of it.
+pub(crate) fn find(queue: Queue) -> Found<impl FnOnce() -> Option<Arc<dyn Leased>>> {
+    let known = LIBRARY.meet("libOpenCL.so") && !queue.is_null();
+    known.then(|| (queue.addr(), move || hardware::take(queue).map(|queue| Arc::new(queue) as _)))
 }

@@ -169,7 +169,7 @@ static void a_level_the_device_lacks_is_refused(void) {
     EXPECT(kXSchedErrorNotFound, XQueueGet(&none, lane.hwq));
     OK(XQueueCreate(&lane.xq, lane.hwq, kPreemptLevelBlock, 0));
     lane_close(&lane);
-    EXPECT(kXSchedErrorNotSupported, HipQueueCreate(&lane.hwq, NULL));
+    EXPECT(kXSchedErrorInvalidValue, HipQueueCreate(&lane.hwq, NULL));
 }
 
 static void *launch_ten(void *data) {
