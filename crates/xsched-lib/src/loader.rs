@@ -347,7 +347,10 @@ fn real(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     }
     let mut found = place.load(Ordering::Acquire);
     if found.is_null() {
-        found = elf::next_function(name);
+        found = elf::libc_function(name);
+        if found.is_null() {
+            found = elf::next_function(name);
+        }
         if found.is_null() {
             found = nothing as *mut c_void;
         }

@@ -114,7 +114,11 @@ extern "C" fn leave_to_parent() {
 
 /// The program ends: what its exit handlers still do goes straight to the vendor's functions.
 extern "C" fn leave() {
-    if let Some(world) = as_world(WORLD.swap(OVER, Ordering::AcqRel)) {
+    /// It is never freed, for threads may be in it; nor is it lost, which who looks for lost memory at the end would say.
+    static LEFT: AtomicPtr<World> = AtomicPtr::new(ptr::null_mut());
+    let left = WORLD.swap(OVER, Ordering::AcqRel);
+    LEFT.store(left, Ordering::Release);
+    if let Some(world) = as_world(left) {
         world.client.leave();
         crate::hip::leave();
     }

@@ -2,6 +2,8 @@
 
 #[allow(dead_code, reason = "the other tests of the C interface use the rest")]
 mod cprogram;
+#[allow(dead_code, reason = "the other tests on this machine use the rest")]
+mod machine;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;
 
@@ -10,6 +12,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use cprogram::{First, build, libraries, printed, try_build};
+use machine::Machine;
 use stage::{Stage, eventually};
 
 /// A program that works when it is told to.
@@ -73,15 +76,13 @@ fn a_queue_that_is_scheduled_already_is_not_scheduled_twice() {
 
 #[test]
 fn a_stream_of_a_driver_that_the_program_opened_itself_can_be_used() {
-    let stage = Stage::without_service();
-    let driver = libraries(&stage).join("libcuda.so.1");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/driver.c");
-    let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    compile.args(["-std=gnu11", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o"]).arg(&driver).arg(source);
-    printed(&mut compile);
+    let machine = Machine::new(Stage::without_service());
+    let stage = &machine.stage;
     for first in [First::Ours, First::Vendors] {
-        let program = build(&stage, "cuda.c", first);
-        let output = printed(&mut stage.direct(&[program.to_str().unwrap(), driver.to_str().unwrap()]));
+        let program = build(stage, "cuda.c", first);
+        let driver = machine::driver();
+        let mut command = stage.direct(&[program.to_str().unwrap(), driver.to_str().unwrap()]);
+        let output = printed(command.env("XSCHED_STANDIN_CUDA", machine.device()));
         assert_eq!(output, "100 launched\n");
     }
 }

@@ -9,11 +9,11 @@
 //! May run before anything of ours, or of Rust's, is set up: no lock of ours, no allocation. What a table says is
 //! followed only as far as the library's own segments reach.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::ControlFlow;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
-use libc::{Elf64_Phdr, Elf64_Sym, PF_R, PT_DYNAMIC, PT_LOAD, dl_phdr_info};
+use libc::{Elf64_Ehdr, Elf64_Phdr, Elf64_Sym, PF_R, PT_DYNAMIC, PT_LOAD, dl_phdr_info};
 
 /// What kind of thing a symbol stands for, as the table has it.
 const OBJECT: u8 = 1;
@@ -38,6 +38,55 @@ pub(crate) fn next_function(name: &CStr) -> *mut c_void {
         ControlFlow::Continue(())
     });
     with_exposed_provenance_mut(found)
+}
+
+/// A library as the loader lists it.
+#[repr(C)]
+struct Listed {
+    base: usize,
+    name: *const c_char,
+    dynamic: usize,
+    next: *const Listed,
+}
+
+/// What the loader shows to debuggers.
+#[repr(C)]
+struct Shown {
+    version: c_int,
+    first: *const Listed,
+}
+
+unsafe extern "C" {
+    static _r_debug: Shown;
+}
+
+/// A function of the C library's, from its own table. Calls nothing of anybody's, unlike the others here: what
+/// sanitizers put before the loader's functions does not work before they are set up, and that is when they call ours.
+pub(crate) fn libc_function(name: &CStr) -> *mut c_void {
+    // SAFETY: the loader's own list, which it fills before any library of the program begins. What it lists first, the C
+    // library among them, is never unloaded, and new entries come at the end.
+    let mut at = unsafe { _r_debug.first };
+    while !at.is_null() {
+        // SAFETY: as above.
+        let listed = unsafe { &*at };
+        if is_the_c_library(listed.name)
+            && let Some(found) = Library::at(listed.base).and_then(|library| library.find(name, FUNCTION))
+        {
+            return with_exposed_provenance_mut(found);
+        }
+        at = listed.next;
+    }
+    std::ptr::null_mut()
+}
+
+/// By its file's name: since 2.34 it has the loader's look-up functions too, which were in a library of their own before.
+fn is_the_c_library(path: *const c_char) -> bool {
+    if path.is_null() {
+        return false;
+    }
+    // SAFETY: the loader's names are C strings.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    [&b"/libc.so.6"[..], b"/libdl.so.2"].iter().any(|file| path.ends_with(file))
 }
 
 /// The data of this name in another library than ours, and whether that was loaded before it.
@@ -108,6 +157,20 @@ struct Tables {
 }
 
 impl Library<'_> {
+    /// The C library by where it begins; none if that is not what libraries begin with.
+    fn at(base: usize) -> Option<Self> {
+        // SAFETY: the C library is mapped from its first byte on, where its header is.
+        let header = unsafe { with_exposed_provenance::<Elf64_Ehdr>(base).read_unaligned() };
+        if header.e_ident[..4] != *b"\x7fELF" {
+            return None;
+        }
+        let table = base.checked_add(usize::try_from(header.e_phoff).ok()?)?;
+        // SAFETY: its table of segments lies behind the header, in the same pages, and is never unmapped.
+        let segments =
+            unsafe { std::slice::from_raw_parts(with_exposed_provenance(table), header.e_phnum.into()) };
+        Some(Self { base, segments })
+    }
+
     fn is_ours(&self) -> bool {
         // Not an exported function: another copy of ours must not answer for it.
         self.holds(each_library as *const () as usize, 1)
@@ -214,6 +277,14 @@ mod tests {
             assert!(!loaders.is_null());
             assert_eq!(next_function(name), loaders, "{name:?}");
         }
+    }
+
+    #[test]
+    fn the_c_library_has_what_the_loader_answers() {
+        for name in [c"dlsym", c"dlvsym", c"getpid"] {
+            assert_eq!(libc_function(name), next_function(name), "{name:?}");
+        }
+        assert!(libc_function(c"no_library_has_this").is_null());
     }
 
     #[test]

@@ -75,6 +75,12 @@ fn programs() -> &'static Path {
     })
 }
 
+/// Where the stand-in is, for programs that open it themselves.
+#[allow(dead_code, reason = "most programs find it by its name")]
+pub(crate) fn driver() -> PathBuf {
+    programs().join("libcuda.so.1")
+}
+
 /// See the head of this file.
 pub(crate) struct Machine {
     pub(crate) stage: Stage,
@@ -97,6 +103,12 @@ impl Machine {
     /// One with several devices.
     pub(crate) fn with_devices(stage: Stage, devices: &'static str) -> Self {
         Self { devices, ..Self::new(stage) }
+    }
+
+    /// The file through which processes share the device.
+    #[allow(dead_code, reason = "programs that are run by the machine are told of it")]
+    pub(crate) fn device(&self) -> PathBuf {
+        self.device.path().join("gpu")
     }
 
     fn surround(&self, mut command: Command) -> Command {
