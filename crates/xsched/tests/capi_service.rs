@@ -87,6 +87,25 @@ fn a_stream_of_a_driver_that_the_program_opened_itself_can_be_used() {
     }
 }
 
+#[test]
+fn an_opencl_queue_can_be_used() {
+    let stage = Stage::without_service();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/capi/opencl.c");
+    let Ok(program) = try_build(&stage, &source, First::Ours, &["-Wl,--no-as-needed", "-lOpenCL"]) else {
+        assert!(std::env::var_os("CI").is_none(), "no OpenCL to compile with");
+        println!("left out: no OpenCL to compile with (Debian: ocl-icd-opencl-dev)");
+        return;
+    };
+    let output = stage.direct(&[program.to_str().unwrap()]).output().unwrap();
+    if output.status.code() == Some(3) {
+        assert!(std::env::var_os("CI").is_none(), "no OpenCL device");
+        println!("left out: no OpenCL device (Debian: pocl-opencl-icd)");
+        return;
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "right\n", "{said}");
+}
+
 /// Random calls from 8 threads, checked by sanitizers where the compiler has them. They see the program and what passes
 /// between it and the library: every allocation and release, but not the library's own reads and writes.
 fn call_at_random(sanitizer: Option<&str>) {
