@@ -47,8 +47,7 @@ fn examine(machine: &Machine, runtime: &str) -> Check {
     let way = if hands_out_its_table(machine, runtime) {
         "by its own table, which it hands to tools (rocprofiler-register): the best way there is"
     } else {
-        "by the names of its functions, for it was built without rocprofiler-register; programs that look functions up \
-         by version (dlvsym) are not reached"
+        "by the names of its functions, for it was built without rocprofiler-register"
     };
     Check::ok(HERE, name, format!("{runtime}: its programs are reached {way}"))
 }
