@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from harness import HERE, Clock, Failure, Missing, Stage, end_on_signals
 
@@ -105,13 +106,14 @@ def compare(stage, name, report):
                     "native": native, "xsched": scheduled}
     verdict = "the same" if report[name]["same"] else "DIFFERENT"
     known = f"{launches} launches scheduled" if launches else "NOT SCHEDULED"
-    print(f"    {verdict}, {known}, {native['seconds']} s and {scheduled['seconds']} s", flush=True)
+    print(f"    {name}: {verdict}, {known}, {native['seconds']} s and {scheduled['seconds']} s", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xsched", required=True)
     parser.add_argument("--only", default=",".join([*PYTHON, *C_PROGRAMS]))
+    parser.add_argument("--together", type=int, default=4, help="how many at the same time: most of what they do is importing")
     parser.add_argument("--out")
     parser.add_argument("--budget-seconds", type=float, default=540)
     args = parser.parse_args()
@@ -130,8 +132,8 @@ def main():
             stage.must_be_scheduled(worker, None)
     except Failure as error:
         sys.exit(f"cannot compare: {error}")
-    for name in names:
-        clock.scene(name, 10, compare, stage, name, report)
+    with ThreadPoolExecutor(args.together) as pool:
+        list(pool.map(lambda name: clock.scene(name, 10, compare, stage, name, report), names))
     stage.close()
     different = [name for name in report if not report[name]["same"]]
     unscheduled = [name for name in report if not report[name]["scheduled"]]
