@@ -29,7 +29,11 @@ pub struct Lane {
     /// Gates it moved away from while threads were inside: they launch here still.
     left: Mutex<Vec<Shared<Gate>>>,
     link: Arc<dyn Link>,
+    /// Held while a marker is placed, and so for as long as the driver likes.
     tail: Mutex<Tail>,
+    news: Mutex<News>,
+    /// The tail has not taken note of all that is in `news`.
+    has_news: AtomicBool,
     stop: Mutex<Stop>,
     /// A copy of `stop.told.is_some()` that can be read without waiting for a preemption under way.
     preempted: AtomicBool,
@@ -42,14 +46,28 @@ pub struct Lane {
 /// What was launched last, and how far the device has come with it.
 struct Tail {
     window: Window,
-    /// How the window is to be measured, if somebody said so.
-    chosen: Option<Limit>,
     /// A marker behind everything that had been launched in an epoch.
     probe: Option<Probe>,
     /// Looks at a queue that could not be asked whether it is idle, one after the other.
     blind_looks: u32,
     /// A marker was placed since the queue was held: what is launched now stays behind it.
     fenced: bool,
+}
+
+/// What the tail takes note of when somebody launches next. Whoever has news must not wait for the tail: it may be held by
+/// a thread that waits inside the driver for a queue which only they can let go on.
+struct News {
+    /// How the window is to be measured, if somebody said so.
+    chosen: Option<Limit>,
+    level: Level,
+    /// When the queue went on after it had been stopped.
+    went_on: Option<Nanos>,
+}
+
+impl News {
+    fn limit(&self) -> Limit {
+        self.chosen.unwrap_or(Limit::suited_to(self.level))
+    }
 }
 
 struct Probe {
@@ -84,7 +102,9 @@ impl Lane {
             control: Mutex::new(false),
             left: Mutex::default(),
             link,
-            tail: Mutex::new(Tail { window, chosen: None, probe: None, blind_looks: 0, fenced: false }),
+            tail: Mutex::new(Tail { window, probe: None, blind_looks: 0, fenced: false }),
+            news: Mutex::new(News { chosen: None, level, went_on: None }),
+            has_news: AtomicBool::new(false),
             stop: Mutex::new(Stop { level, told: None, order: Order::Free }),
             preempted: AtomicBool::new(false),
             held_by_device,
@@ -173,9 +193,34 @@ impl Lane {
         }
     }
 
+    fn tail(&self) -> MutexGuard<'_, Tail> {
+        let mut tail = lock(&self.tail);
+        self.take_note(&mut tail);
+        tail
+    }
+
+    fn take_note(&self, tail: &mut Tail) {
+        if self.has_news.load(Ordering::Acquire) {
+            // First, so that what comes meanwhile is not missed.
+            self.has_news.store(false, Ordering::SeqCst);
+            let mut news = lock(&self.news);
+            tail.window.set_limit(news.limit());
+            tail.window.suit(news.level);
+            if let Some(at) = news.went_on.take() {
+                tail.window.resumed(at);
+                tail.fenced = false;
+            }
+        }
+    }
+
+    fn tell_tail(&self, news: impl FnOnce(&mut News)) {
+        news(&mut lock(&self.news));
+        self.has_news.store(true, Ordering::SeqCst);
+    }
+
     /// Takes a place in the window, or says which marker to wait for.
     fn reserve(&self, order: Order, just_came: bool) -> Result<Reservation, Option<Marker>> {
-        let mut tail = lock(&self.tail);
+        let mut tail = self.tail();
         if order.stops() && !tail.fenced && self.place_marker(&mut tail.window).is_none() {
             return Err(None);
         }
@@ -203,7 +248,7 @@ impl Lane {
         match marker.map(|marker| self.hw.wait(marker, ROOM_PATIENCE)) {
             Some(Ok(came)) => return came,
             // The device cannot say how far it is: run on unpaced rather than wait for ever.
-            Some(Err(_)) => lock(&self.tail).window.abandon(),
+            Some(Err(_)) => self.tail().window.abandon(),
             // Other threads hold all places and have not launched yet.
             None => std::thread::yield_now(),
         }
@@ -223,7 +268,7 @@ impl Lane {
 
     /// Places a marker behind everything this thread has launched.
     pub(crate) fn mark(&self) -> Option<Marker> {
-        self.place_marker(&mut lock(&self.tail).window)
+        self.place_marker(&mut self.tail().window)
     }
 
     /// Calls `real`, which waits for the device, and takes note if the queue is idle afterwards.
@@ -260,6 +305,7 @@ impl Lane {
             // Somebody launches at this moment.
             Err(TryLockError::WouldBlock) => return false,
         };
+        self.take_note(&mut tail);
         let may_mark = self.hw.marks_from_any_thread();
         let now = Nanos::now();
         let marker = match &tail.probe {
@@ -353,29 +399,26 @@ impl Lane {
     /// How the window is measured.
     #[must_use]
     pub fn limit(&self) -> Limit {
-        lock(&self.tail).window.limit()
+        lock(&self.news).limit()
     }
 
     /// Whether somebody said how the window is measured.
     #[must_use]
     pub fn has_chosen_limit(&self) -> bool {
-        lock(&self.tail).chosen.is_some()
+        lock(&self.news).chosen.is_some()
     }
 
     /// How many commands are in flight, as far as they were counted.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        let mut tail = lock(&self.tail);
+        let mut tail = self.tail();
         tail.window.observe_late(self.hw.progress(), Nanos::now());
         tail.window.in_flight().commands
     }
 
     /// Measures the window differently from now on; none: as it suits the level.
     pub fn set_limit(&self, limit: Option<Limit>) {
-        let level = self.level();
-        let mut tail = lock(&self.tail);
-        tail.chosen = limit;
-        tail.window.set_limit(limit.unwrap_or(Limit::suited_to(level)));
+        self.tell_tail(|news| news.chosen = limit);
     }
 
     /// The level in force.
@@ -394,12 +437,7 @@ impl Lane {
         stop.level = level;
         let held_by_device = level > Level::Block && self.hw.holds_what_is_launched();
         self.held_by_device.store(held_by_device, Ordering::SeqCst);
-        {
-            let mut tail = lock(&self.tail);
-            let limit = tail.chosen.unwrap_or(Limit::suited_to(level));
-            tail.window.set_limit(limit);
-            tail.window.suit(level);
-        }
+        self.tell_tail(|news| news.level = level);
         self.follow(&mut stop)?;
         Ok(level)
     }
@@ -425,9 +463,7 @@ impl Lane {
             let goes_on = stop.order.stops() && !order.stops();
             stop.order = order;
             if goes_on {
-                let mut tail = lock(&self.tail);
-                tail.window.resumed(Nanos::now());
-                tail.fenced = false;
+                self.tell_tail(|news| news.went_on = Some(Nanos::now()));
             }
         }
         let gives_way = ordered == Order::Hold && at_interrupt && self.hw.gives_way();
@@ -453,9 +489,7 @@ impl Lane {
         stop.told = wanted;
         self.preempted.store(wanted.is_some(), Ordering::SeqCst);
         if wanted.is_none() {
-            let mut tail = lock(&self.tail);
-            tail.window.resumed(Nanos::now());
-            tail.fenced = false;
+            self.tell_tail(|news| news.went_on = Some(Nanos::now()));
         }
         Ok(())
     }
@@ -492,7 +526,7 @@ impl Admitted<'_> {
         if self.place.is_none() && !alone {
             return None;
         }
-        let mut tail = lock(&self.lane.tail);
+        let mut tail = self.lane.tail();
         let due = self.place.take().is_some_and(|place| tail.window.launched(place, Nanos::now));
         if !due && !alone {
             return None;
@@ -510,7 +544,7 @@ impl Admitted<'_> {
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         if let Some(place) = self.place.take() {
-            lock(&self.lane.tail).window.cancel(place);
+            self.lane.tail().window.cancel(place);
         }
         self.gate.leave();
     }
@@ -534,6 +568,8 @@ mod tests {
     struct Device {
         capabilities: Capabilities,
         told: Mutex<Vec<&'static str>>,
+        /// Placing a marker returns only once the queue was let go on, as in a driver whose queue is full.
+        is_full: bool,
     }
 
     impl Device {
@@ -550,10 +586,17 @@ mod tests {
             &self.capabilities
         }
         fn mark(&self, _: Marker) -> Result<(), HalError> {
+            self.note("mark");
+            while self.is_full && !lock(&self.told).contains(&"restore") {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             Ok(())
         }
         fn progress(&self) -> Progress {
             Progress::default()
+        }
+        fn holds_what_is_launched(&self) -> bool {
+            self.is_full
         }
         fn wait(&self, _: Marker, _: Duration) -> Result<bool, HalError> {
             Ok(false)
@@ -575,12 +618,44 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_queue_that_nobody_has_counted_is_not_taken_for_idle() {
+    fn lane(is_full: bool) -> (Arc<Device>, Lane) {
         let capabilities = Capabilities::block_only("d", "").with_interrupt(Ok(LevelCost::default()));
-        let device = Arc::new(Device { capabilities, told: Mutex::default() });
+        let device = Arc::new(Device { capabilities, told: Mutex::default(), is_full });
         let gate = Shared::from(Arc::new(Gate::default()));
         let lane = Lane::new(device.clone(), gate, Arc::new(Unlinked), LevelRequest::Auto).unwrap();
+        (device, lane)
+    }
+
+    #[test]
+    fn who_waits_inside_the_driver_does_not_keep_the_queue_from_going_on() {
+        let (device, lane) = lane(true);
+        lane.gate().give(Order::Stop);
+        lane.enforce().unwrap();
+        let lane = Arc::new(lane);
+        let launching = std::thread::spawn({
+            let lane = Arc::clone(&lane);
+            move || lane.launch(|| ())
+        });
+        while !lock(&device.told).contains(&"mark") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // On a thread of its own: it would wait for ever.
+        let (sender, done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            lane.set_limit(Some(Limit::Budget(Nanos::from_millis(1))));
+            lane.set_level(LevelRequest::Auto).unwrap();
+            lane.gate().give(Order::Watched);
+            lane.enforce().unwrap();
+            sender.send(lane.limit()).unwrap();
+        });
+        let limit = done.recv_timeout(Duration::from_secs(30)).expect("the order is carried out");
+        assert_eq!(limit, Limit::Budget(Nanos::from_millis(1)));
+        launching.join().unwrap();
+    }
+
+    #[test]
+    fn a_queue_that_nobody_has_counted_is_not_taken_for_idle() {
+        let (device, lane) = lane(false);
         for order in [Order::Stop, Order::Watched, Order::Stop, Order::Free] {
             lane.gate().give(order);
             lane.enforce().unwrap();
