@@ -16,6 +16,7 @@ mod events;
 mod orders;
 mod program;
 mod report;
+mod turns;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ use xsched_core::{Hints, Nanos, Order, Process, ProcessId, QueueId, Task, TaskTa
 use xsched_policy::{Decision, Params, PolicyInfo, Scheduler, TaskView};
 
 use self::account::Account;
-use self::orders::Turns;
 use self::program::{Program, Queue};
+use self::turns::Turns;
 use crate::page::Page;
 use crate::protocol::{Event, TaskState, What};
 

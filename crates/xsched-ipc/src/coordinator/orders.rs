@@ -13,91 +13,18 @@
 //! each other get nothing done. Who takes the place of another begins once the other is off the device, so that what
 //! each of them had is known, and neither pays for the other.
 
-use xsched_core::{DeviceId, Nanos, Order, ProcessId};
+use xsched_core::{Nanos, Order};
 use xsched_policy::{Grant, Scope, TaskView};
 
 use super::Coordinator;
+use super::turns::{PATIENCE, Turns};
 use crate::page::Slot;
-
-/// How long one of several paced programs has the device. Long against what a change costs, short against what people
-/// notice.
-const TURN: Nanos = Nanos::from_millis(50);
-/// How long somebody has to leave the device before the next begins anyway.
-const PATIENCE: Nanos = Nanos::from_millis(15);
-
-/// Who has the device, of several paced programs on it.
-#[derive(Clone, Copy, Debug)]
-struct Turn {
-    device: DeviceId,
-    holder: ProcessId,
-    until: Nanos,
-}
-
-/// The turns on all devices where there are any, and how long to wait for whom.
-#[derive(Debug, Default)]
-pub(super) struct Turns {
-    running: Vec<Turn>,
-    /// Since when somebody waits for another to leave a device.
-    handing_over: Vec<(DeviceId, Nanos)>,
-    contenders: Vec<ProcessId>,
-    /// When something here is due.
-    again_at: Option<Nanos>,
-}
-
-impl Turns {
-    /// When to look again.
-    pub(super) fn next_look(&self) -> Option<Nanos> {
-        self.again_at
-    }
-
-    fn look_at(&mut self, at: Nanos) {
-        self.again_at = Some(self.again_at.map_or(at, |earlier| earlier.min(at)));
-    }
-
-    /// Whose turn it is among the contenders. One alone has a turn too: who comes back the moment after waits for its end.
-    fn holder(&mut self, device: DeviceId, now: Nanos) -> Option<ProcessId> {
-        self.contenders.sort_unstable();
-        self.contenders.dedup();
-        let first = *self.contenders.first()?;
-        let place = self.running.iter().position(|turn| turn.device == device);
-        let last = place.map(|place| self.running[place]);
-        let goes_on = last.filter(|turn| now < turn.until && self.contenders.contains(&turn.holder));
-        let turn = goes_on.unwrap_or_else(|| {
-            let after = last.map(|turn| turn.holder);
-            let next = self.contenders.iter().find(|process| Some(**process) > after);
-            Turn { device, holder: next.copied().unwrap_or(first), until: now + TURN }
-        });
-        match place {
-            Some(place) => self.running[place] = turn,
-            None => self.running.push(turn),
-        }
-        if self.contenders.len() > 1 {
-            self.look_at(turn.until);
-        }
-        Some(turn.holder)
-    }
-
-    /// Whether whoever waits for others to leave the device has to go on waiting.
-    fn has_patience(&mut self, device: DeviceId, now: Nanos) -> bool {
-        let known = self.handing_over.iter().find(|(other, _)| *other == device).map(|(_, since)| *since);
-        let since = known.unwrap_or(now);
-        if known.is_none() {
-            self.handing_over.push((device, now));
-        }
-        self.look_at(since + PATIENCE);
-        now < since + PATIENCE
-    }
-
-    fn handed_over(&mut self, device: DeviceId) {
-        self.handing_over.retain(|(other, _)| *other != device);
-    }
-}
 
 impl Coordinator {
     /// Turns the decision into orders, in the order of the tasks.
     pub(super) fn order(&mut self, now: Nanos) {
         let mut turns = std::mem::take(&mut self.turns);
-        turns.again_at = None;
+        turns.begin_round();
         let mut orders = std::mem::take(&mut self.orders);
         let views = std::mem::take(&mut self.views);
         orders.clear();
@@ -107,8 +34,10 @@ impl Coordinator {
             let here = &mut orders[first..];
             let unpaced = |order: &Order| matches!(order, Order::Free | Order::Watched | Order::Shared);
             let led = together.iter().zip(&*here).any(|(task, order)| task.ready && unpaced(order));
-            if !led {
-                // Among equals a gap is not waited for: somebody else has work for it.
+            if led {
+                turns.pause(together[0].device, now);
+            } else {
+                // Among equals a gap is not waited for, once a turn has lasted: somebody else has work for it.
                 let has_work = |index: usize| self.table.tasks()[first + index].ready;
                 take_turns(&mut turns, together, here, has_work, now);
             }
@@ -121,7 +50,9 @@ impl Coordinator {
             }
             self.hand_over(&mut turns, together, first, here, now);
         }
-        turns.running.retain(|turn| views.iter().any(|task| task.device == turn.device));
+        turns.keep(|device, process| {
+            views.iter().any(|task| (task.device, task.process) == (device, process))
+        });
         self.turns = turns;
         self.orders = orders;
         self.views = views;
@@ -208,61 +139,14 @@ fn take_turns(
     has_work: impl Fn(usize) -> bool,
     now: Nanos,
 ) {
-    turns.contenders.clear();
-    for (index, task) in together.iter().enumerate() {
-        if has_work(index) && orders[index] == Order::Paced {
-            turns.contenders.push(task.process);
-        }
-    }
-    let Some(holder) = turns.holder(together[0].device, now) else { return };
+    let candidates = together.iter().zip(&*orders).enumerate();
+    let candidates = candidates.filter(|(_, (task, order))| task.ready && **order == Order::Paced);
+    let contenders = candidates.map(|(index, (task, _))| (task.process, has_work(index)));
+    let Some(holder) = turns.holder(together[0].device, contenders, now) else { return };
     // Who has no work either: it may not begin while another has the turn.
     for (task, order) in together.iter().zip(orders) {
         if *order == Order::Paced && task.process != holder {
             *order = Order::Stop;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const DEVICE: DeviceId = DeviceId(7);
-
-    fn holder(turns: &mut Turns, contenders: &[u32], ms: u64) -> Option<u32> {
-        turns.contenders = contenders.iter().map(|id| ProcessId(*id)).collect();
-        turns.holder(DEVICE, Nanos::from_millis(ms)).map(|process| process.0)
-    }
-
-    #[test]
-    fn turns_go_round_and_a_turn_is_not_cut_short_by_newcomers() {
-        let mut turns = Turns::default();
-        assert_eq!(holder(&mut turns, &[5, 9, 5], 0), Some(5));
-        assert_eq!(holder(&mut turns, &[3, 5, 9], 49), Some(5));
-        assert_eq!(holder(&mut turns, &[3, 5, 9], 50), Some(9));
-        assert_eq!(holder(&mut turns, &[3, 5, 9], 100), Some(3));
-        assert_eq!(holder(&mut turns, &[5, 9], 101), Some(5), "who has no work any more gives its turn away");
-    }
-
-    #[test]
-    fn who_comes_back_the_moment_after_has_lost_its_turn() {
-        let mut turns = Turns::default();
-        assert_eq!(holder(&mut turns, &[5, 9], 0), Some(5));
-        assert_eq!(holder(&mut turns, &[9], 30), Some(9), "the other has no work");
-        assert_eq!(turns.next_look(), Some(Nanos::from_millis(50)), "from the first decision");
-        assert_eq!(holder(&mut turns, &[5, 9], 31), Some(9));
-        assert_eq!(holder(&mut turns, &[5, 9], 79), Some(9));
-        assert_eq!(holder(&mut turns, &[5, 9], 80), Some(5));
-        assert_eq!(holder(&mut turns, &[], 81), None);
-    }
-
-    #[test]
-    fn patience_ends_and_begins_anew_with_the_next_change() {
-        let mut turns = Turns::default();
-        assert!(turns.has_patience(DEVICE, Nanos::from_millis(10)));
-        assert!(turns.has_patience(DEVICE, Nanos::from_millis(24)));
-        assert!(!turns.has_patience(DEVICE, Nanos::from_millis(25)));
-        turns.handed_over(DEVICE);
-        assert!(turns.has_patience(DEVICE, Nanos::from_millis(26)));
     }
 }
