@@ -8,6 +8,7 @@ time. What programs say under XSched and not natively is kept.
 """
 import argparse
 import collections
+import glob
 import json
 import os
 import random
@@ -17,16 +18,15 @@ import sys
 import time
 
 from harness import Failure, Program, Stage, end_on_signals
-from same_results import PROGRAMS
+from same_results import PROGRAMS, VARIABLES
 
-MIX = ["resnet152", "bert", "graph", "training", "dataloader", "spawn"]
+MIX = ["resnet152", "bert", "graph", "training", "compile", "dataloader", "spawn", "cupy", "jax"]
 POLICIES = ["HPF", "UP", "CFS", "MLFQ"]
 TOGETHER = 4
-VARIABLES = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
 def start(stage, name, options):
-    program = stage.start(name, [sys.executable, PROGRAMS, name], options, **VARIABLES)
+    program = stage.start(name, [sys.executable, PROGRAMS, name], options, **VARIABLES, PYTHONFAULTHANDLER=1)
     program.began = time.monotonic()
     return program
 
@@ -87,8 +87,8 @@ class Soak:
         self.counts["programs started"] += 1
 
     def fail(self, program, why):
-        print(f"    WRONG: {program.name} {program.options}: {why[:400]}", flush=True)
-        self.wrong.append({"program": program.name, "options": program.options, "why": why[:2000]})
+        print(f"    WRONG: {program.name} {program.options}: {why[:3000]}", flush=True)
+        self.wrong.append({"program": program.name, "options": program.options, "why": why[:6000]})
 
     def look(self):
         """Takes note of who ended, and of who should have."""
@@ -105,7 +105,7 @@ class Soak:
                     program.rescued = now
                     self.counts["priorities raised for the deadline"] += 1
                 if span > program.deadline:
-                    self.fail(program, f"not done within {program.deadline:.0f} s. {program.stderr()}")
+                    self.fail(program, f"not done within {program.deadline:.0f} s. {self.where(program)}")
                     self.counts["hung"] += 1
                     self.drop(program)
                 continue
@@ -124,6 +124,20 @@ class Soak:
                     self.counts["said what it does not say natively"] += 1
                     self.said.update(news)
             self.drop(program)
+
+    def where(self, program):
+        """What the scheduler knows of a program that hangs, what its threads wait in, and where its Python stands."""
+        known = [task for task in self.stage.ps().get("tasks", []) if task["pid"] == program.pid]
+        threads = collections.Counter()
+        for thread in glob.glob(f"/proc/{program.pid}/task/*"):
+            try:
+                with open(f"{thread}/comm") as name, open(f"{thread}/wchan") as waits_in:
+                    threads[f"{name.read().strip()} in {waits_in.read()}"] += 1
+            except OSError:
+                pass
+        os.kill(program.pid, signal.SIGABRT)
+        time.sleep(1)
+        return f"{json.dumps(known)} {dict(threads)} {program.stderr(4000)}"
 
     def drop(self, program):
         program.end(0.5)
