@@ -23,7 +23,7 @@ class Own(unittest.TestCase):
     def setUp(self):
         self.stage = Stage()
         self.addCleanup(self.stage.close)
-        self.stage.start_service()
+        self.service = self.stage.start_service()
 
     def scheduled(self, program, *options, **more):
         return self.stage.python(BEGIN + program, XSCHED, "run", *options, "--", **more)
@@ -131,6 +131,42 @@ with xsched.priority(50):
 print(json.dumps(seen + [mine()]))
 """)
         self.assertEqual(got, [50, -20])
+
+    def test_the_next_launch_obeys(self):
+        """What may not run at all does not run once `hint` has returned, and runs once it may again."""
+        got = self.scheduled("""
+import threading, time
+device = Device(); device.work(); mine()
+held = 0
+for _ in range(20):
+    xsched.hint(priority=-256)
+    launch = threading.Thread(target=device.work); launch.start()
+    time.sleep(0.002)
+    held += launch.is_alive()
+    xsched.hint(priority=0)
+    launch.join()
+print(json.dumps(held))
+""")
+        self.assertEqual(got, 20)
+
+    def test_a_service_that_stands_still_is_waited_for_once(self):
+        first, second = self.scheduled("""
+import signal, time
+from warnings import simplefilter
+simplefilter("ignore")
+device = Device(); device.work(); mine()
+service = int(os.environ["SERVICE"])
+os.kill(service, signal.SIGSTOP)
+took = []
+for _ in range(2):
+    begun = time.monotonic()
+    with xsched.priority(5):
+        device.work()
+    took.append(time.monotonic() - begun)
+os.kill(service, signal.SIGCONT)
+print(json.dumps(took))
+""", environment={"SERVICE": str(self.service.pid)})
+        self.assertLess(second * 4, first)
 
     def test_a_child_of_a_fork_speaks_for_itself(self):
         got = self.scheduled("""

@@ -63,6 +63,8 @@ impl Service {
                 Reply::Done
             }),
         };
+        // Whoever is answered finds the orders that follow from what it asked for already given.
+        self.round_if_due(now);
         self.reply(place, &answer.unwrap_or_else(|why| Reply::Refused { why }));
     }
 
