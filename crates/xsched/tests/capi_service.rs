@@ -161,7 +161,7 @@ fn call_at_random(sanitizer: Option<&str>) {
     };
     let suppressions = libraries(&stage).join("suppressions");
     // Rust's locks are not among those it knows, so what happens inside looks unordered to it.
-    std::fs::write(&suppressions, "called_from_lib:libpreempt.so\ncalled_from_lib:libxsim.so\n").unwrap();
+    std::fs::write(&suppressions, "called_from_lib:libxsched.so\ncalled_from_lib:libxsim.so\n").unwrap();
     let mut command = stage.direct(&["timeout", "300", program.to_str().unwrap(), "100000", "8", "1"]);
     command.env("TSAN_OPTIONS", format!("suppressions={}", suppressions.display()));
     let output = printed(&mut command);

@@ -42,7 +42,7 @@ pub(crate) fn libraries(stage: &Stage) -> &'static Path {
         for (name, of) in LINKS
             .map(|name| (name, "libxsched.so"))
             .into_iter()
-            .chain([("libxsched.so", "libxsched.so"), ("libxsim.so", "libxsim.so")])
+            .chain([("libxsched.so.0", "libxsched.so"), ("libxsim.so", "libxsim.so")])
         {
             std::os::unix::fs::symlink(stage.library(of), place.join(name)).unwrap();
         }
