@@ -209,19 +209,24 @@ except xsched.OutOfRange as error:
         self.assertIn("priority 300 is out of range", got[0])
 
     def test_in_a_container_it_finds_itself(self):
-        """Where processes have other numbers than outside."""
-        apart = ["unshare", "--pid", "--fork", "--mount-proc"]
+        """Where processes have other numbers than outside, be it the program or the service."""
+        apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
         try:
             subprocess.run([*apart, "true"], check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError):
             self.skipTest("no other process numbers to be had here: unshare --pid does not work")
-        got = self.stage.python(BEGIN + """
+        program = BEGIN + """
 device = Device(); device.work(); eventually("a task", xsched.tasks)
 with xsched.priority(70):
     (task,) = eventually("a task", xsched.tasks)
     print(json.dumps([os.getpid() != task.pid, task.priority]))
-""", *apart, XSCHED, "run", "--")
-        self.assertEqual(got, [True, 70])
+"""
+        self.assertEqual(self.stage.python(program, *apart, XSCHED, "run", "--"), [True, 70])
+        self.service.kill()
+        self.service.wait()
+        self.stage.start_service(*apart)
+        self.assertEqual(self.stage.python(program, XSCHED, "run", "--"), [True, 70])
+        self.assertEqual(self.stage.python(program, *apart, XSCHED, "run", "--"), [True, 70])
 
 
 if __name__ == "__main__":

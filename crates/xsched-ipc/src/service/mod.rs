@@ -18,6 +18,7 @@ mod clock;
 mod events;
 mod listen;
 mod names;
+mod peer;
 mod permissions;
 mod process;
 mod requests;
