@@ -91,6 +91,14 @@ class Installed(unittest.TestCase):
         self.assertTrue(os.path.isfile(os.path.join(prefix, "share/zsh/site-functions/_xsched")))
         with open(os.path.join(prefix, "lib/systemd/system/xsched.service")) as unit:
             self.assertIn(f"ExecStart={prefix}/bin/xsched serve", unit.read())
+        if shutil.which("systemd-analyze"):
+            self.environment["XDG_RUNTIME_DIR"] = self.root
+            for kind, name in (("system", "xsched"), ("user", "xsched-user")):
+                unit = f"{prefix}/lib/systemd/{kind}/{name}.service"
+                done = subprocess.run(["systemd-analyze", "verify", "--man=no", f"--{kind}", unit], env=self.environment,
+                                      text=True, capture_output=True)
+                # It has something to say about the machine's own units too.
+                self.assertNotIn(f"{name}.service", done.stderr)
         if shutil.which("pkg-config"):
             self.environment["PKG_CONFIG_PATH"] = os.path.join(prefix, "lib/pkgconfig")
             flags = self.must("pkg-config", "--cflags", "--libs", "xsched").split()
