@@ -4,6 +4,7 @@ Uses what cargo built: BUILT names the directory.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -12,6 +13,8 @@ import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILT = os.environ["BUILT"]
+with open(os.path.join(ROOT, "Cargo.toml")) as manifest:
+    VERSION = re.search(r'^version = "([^"]+)"', manifest.read(), re.MULTILINE).group(1)
 COMMANDS = {"run", "serve", "ps", "top", "set", "policy", "trace", "doctor", "config", "demo", "simulate", "bench"}
 LINKS = ["preempt", "halcuda", "halhip", "halopencl", "shimcuda", "shimhip", "shimopencl"]
 
@@ -51,6 +54,12 @@ class Installed(unittest.TestCase):
         for name in ("xserver", "xcli"):
             self.assertIn("xsched", os.readlink(os.path.join(prefix, "bin", name)))
             self.assertIn(f"Usage: {name}", self.must(os.path.join(prefix, "bin", name), "--help"))
+        # As the loader and the linker look for it: the file of a version, and links that stay when another comes.
+        major = VERSION.split(".")[0]
+        library = os.path.join(prefix, "lib/libxsched.so")
+        self.assertEqual(os.readlink(library), f"libxsched.so.{major}")
+        self.assertEqual(os.readlink(f"{library}.{major}"), f"libxsched.so.{VERSION}")
+        self.assertFalse(os.path.islink(f"{library}.{VERSION}"))
         for name in LINKS:
             self.assertEqual(os.readlink(os.path.join(prefix, f"lib/lib{name}.so")), "libxsched.so")
         pages = {name.split(".")[0] for name in os.listdir(os.path.join(prefix, "share/man/man1"))}
@@ -64,7 +73,7 @@ class Installed(unittest.TestCase):
             self.assertTrue(os.path.isfile(os.path.join(prefix, header)), header)
         # The program finds its library where it was put.
         preloaded = self.must(xsched, "run", "--", "sh", "-c", "echo $LD_PRELOAD").strip()
-        self.assertEqual(preloaded, os.path.realpath(os.path.join(prefix, "lib/libxsched.so")))
+        self.assertEqual(preloaded, os.path.join(os.path.realpath(prefix), "lib/libxsched.so"))
         # The shell understands the completions, and they know the commands.
         script = os.path.join(prefix, "share/bash-completion/completions/xsched")
         offered = self.must("bash", "-c", f'. "{script}"; COMP_WORDS=(xsched p); COMP_CWORD=1; _xsched xsched p xsched; '
@@ -82,6 +91,14 @@ class Installed(unittest.TestCase):
         self.assertTrue(os.path.isfile(os.path.join(prefix, "share/zsh/site-functions/_xsched")))
         with open(os.path.join(prefix, "lib/systemd/system/xsched.service")) as unit:
             self.assertIn(f"ExecStart={prefix}/bin/xsched serve", unit.read())
+        if shutil.which("systemd-analyze"):
+            self.environment["XDG_RUNTIME_DIR"] = self.root
+            for kind, name in (("system", "xsched"), ("user", "xsched-user")):
+                unit = f"{prefix}/lib/systemd/{kind}/{name}.service"
+                done = subprocess.run(["systemd-analyze", "verify", "--man=no", f"--{kind}", unit], env=self.environment,
+                                      text=True, capture_output=True)
+                # It has something to say about the machine's own units too.
+                self.assertNotIn(f"{name}.service", done.stderr)
         if shutil.which("pkg-config"):
             self.environment["PKG_CONFIG_PATH"] = os.path.join(prefix, "lib/pkgconfig")
             flags = self.must("pkg-config", "--cflags", "--libs", "xsched").split()
@@ -105,6 +122,13 @@ class Installed(unittest.TestCase):
             self.must(os.environ.get("CC", "cc"), source, "-o", program, "-Wl,--no-as-needed", *library,
                       f"-Wl,-rpath,{prefix}/lib")
             self.must(program)
+            # Whatever it was linked by, and though another copy is preloaded, one copy is in the process.
+            copy = os.path.join(self.root, "elsewhere", "libxsched.so")
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            shutil.copy(os.path.join(prefix, "lib/libxsched.so"), copy)
+            lists = subprocess.run([program], env=dict(self.environment, LD_PRELOAD=copy, LD_TRACE_LOADED_OBJECTS="1"),
+                                   text=True, capture_output=True).stdout
+            self.assertEqual([line.split()[0] for line in lists.splitlines() if "xsched" in line], [copy])
 
     def test_make_says_what_is_missing(self):
         self.environment["CARGO_TARGET_DIR"] = self.root

@@ -35,6 +35,13 @@ static void make(Queue *queue, xsim_device_t device, int32_t priority) {
     check(HwCommandCreateCallback(&queue->command, launch, queue));
 }
 
+static void give_back(Queue *queue) {
+    check(XQueueDestroy(queue->xq));
+    check(HwCommandDestroy(queue->command));
+    check(HwQueueDestroy(queue->hwq));
+    xsim_queue_destroy(queue->vendors);
+}
+
 static void submit(Queue *queue, int commands) {
     for (int n = 0; n < commands; n++) check(XQueueSubmit(queue->xq, queue->command));
     printf("%s: %d commands submitted\n", queue->name, commands);
@@ -63,7 +70,8 @@ int main(void) {
     check(XQueueWaitAll(patient.xq));
     printf("patient: %llu of 200 done\n", done(&patient));
 
-    check(XQueueDestroy(patient.xq));
-    check(XQueueDestroy(urgent.xq));
+    give_back(&patient);
+    give_back(&urgent);
+    xsim_close(device);
     return 0;
 }

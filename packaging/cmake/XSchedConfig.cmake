@@ -5,7 +5,7 @@ foreach(_xsched_name xsched preempt halcuda halhip halopencl)
         add_library(XSched::${_xsched_name} SHARED IMPORTED)
         set_target_properties(XSched::${_xsched_name} PROPERTIES
             IMPORTED_LOCATION "${_xsched_prefix}/lib/lib${_xsched_name}.so"
-            IMPORTED_NO_SONAME TRUE)
+            IMPORTED_SONAME "libxsched.so.@MAJOR@")
         # CMake refuses directories that do not exist.
         if(IS_DIRECTORY "${_xsched_prefix}/include")
             set_target_properties(XSched::${_xsched_name} PROPERTIES

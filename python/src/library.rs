@@ -164,7 +164,10 @@ fn is_loaded() -> bool {
             return 0;
         }
         // SAFETY: the loader's own text.
-        if unsafe { CStr::from_ptr(name) }.to_bytes().ends_with(b"/libxsched.so") {
+        let path = unsafe { CStr::from_ptr(name) }.to_bytes();
+        let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        // A program that is linked to it asks for it with its version.
+        if file == FILE.as_bytes() || file.starts_with(b"libxsched.so.") {
             // SAFETY: the flag that `is_loaded` handed over.
             unsafe { *found.cast::<bool>() = true };
             return 1;

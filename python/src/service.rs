@@ -2,17 +2,17 @@
 
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use xsched_core::DeviceId;
+use xsched_core::{DeviceId, Nanos};
 use xsched_ipc::protocol::{Reply, Request, Status, Target, TaskState, TaskStatus, Wishes};
 use xsched_ipc::socket;
 use xsched_ipc::tool::{Tool, ToolError};
 use xsched_policy::{POLICIES, PolicyInfo};
 
-use crate::errors::{out_of_range, tool_error};
+use crate::errors::{exception, out_of_range, tool_error};
 use crate::wishes::{Given, timeslice};
 
 /// A connection that is kept from one question to the next.
@@ -82,10 +82,8 @@ fn status(py: Python<'_>) -> PyResult<Status> {
 }
 
 fn unexpected(py: Python<'_>) -> PyErr {
-    py.detach(|| with_service(|tool| Err::<(), _>(tool.unexpected()))).map_or_else(
-        |error| tool_error(py, &error, None),
-        |()| crate::errors::exception(py, "Error", "no answer"),
-    )
+    py.detach(|| with_service(|tool| Err::<(), _>(tool.unexpected())))
+        .map_or_else(|error| tool_error(py, &error, None), |()| exception(py, "Error", "no answer"))
 }
 
 /// What is being scheduled: a dict for each task, with the names of the dataclass `Task`.
@@ -247,8 +245,23 @@ fn as_tuple(wishes: &Wishes) -> Had {
     (wishes.priority, wishes.utilization, wishes.deadline_us, wishes.laxity)
 }
 
+/// How long a service that has let a program wait in vain is left alone by that program's own wishes.
+const LEFT_ALONE: Nanos = Nanos::from_secs(10);
+/// Until when, in nanoseconds of the monotonic clock.
+static LEFT_ALONE_UNTIL: AtomicU64 = AtomicU64::new(0);
+
+/// Tells the service what this process would like; the orders that follow have been given when it answers. One that does
+/// not answer is waited for once: a program may have wishes for every request it serves.
 fn own(py: Python<'_>, wishes: Wishes) -> PyResult<Option<Had>> {
-    match ask(py, &Request::SetOwn(wishes), Some("this program was not changed"))? {
+    if Nanos::now().0 < LEFT_ALONE_UNTIL.load(Ordering::Relaxed) {
+        return Err(exception(py, "SchedulerFailed", "the scheduler did not answer a moment ago"));
+    }
+    let request = Request::SetOwn(wishes);
+    let answer = py.detach(|| with_service(|tool| tool.ask(&request)));
+    if let Err(ToolError::Silent { .. }) = &answer {
+        LEFT_ALONE_UNTIL.store((Nanos::now() + LEFT_ALONE).0, Ordering::Relaxed);
+    }
+    match answer.map_err(|error| tool_error(py, &error, Some("this program was not changed")))? {
         Reply::Had(had) => Ok(had.as_ref().map(as_tuple)),
         _ => Err(unexpected(py)),
     }

@@ -38,8 +38,9 @@ class Stage:
         )
         self.children = []
 
-    def start_service(self):
-        service = self.start([XSCHED, "serve", "--quiet"])
+    def start_service(self, *under):
+        """Starts a service, behind the words `under`."""
+        service = self.start([*under, XSCHED, "serve", "--quiet"])
         eventually("the service answers", lambda: self.run([XSCHED, "policy", "--json"]).returncode == 0)
         return service
 

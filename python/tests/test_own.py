@@ -23,7 +23,7 @@ class Own(unittest.TestCase):
     def setUp(self):
         self.stage = Stage()
         self.addCleanup(self.stage.close)
-        self.stage.start_service()
+        self.service = self.stage.start_service()
 
     def scheduled(self, program, *options, **more):
         return self.stage.python(BEGIN + program, XSCHED, "run", *options, "--", **more)
@@ -132,6 +132,42 @@ print(json.dumps(seen + [mine()]))
 """)
         self.assertEqual(got, [50, -20])
 
+    def test_the_next_launch_obeys(self):
+        """What may not run at all does not run once `hint` has returned, and runs once it may again."""
+        got = self.scheduled("""
+import threading, time
+device = Device(); device.work(); mine()
+held = 0
+for _ in range(20):
+    xsched.hint(priority=-256)
+    launch = threading.Thread(target=device.work); launch.start()
+    time.sleep(0.002)
+    held += launch.is_alive()
+    xsched.hint(priority=0)
+    launch.join()
+print(json.dumps(held))
+""")
+        self.assertEqual(got, 20)
+
+    def test_a_service_that_stands_still_is_waited_for_once(self):
+        first, second = self.scheduled("""
+import signal, time
+from warnings import simplefilter
+simplefilter("ignore")
+device = Device(); device.work(); mine()
+service = int(os.environ["SERVICE"])
+os.kill(service, signal.SIGSTOP)
+took = []
+for _ in range(2):
+    begun = time.monotonic()
+    with xsched.priority(5):
+        device.work()
+    took.append(time.monotonic() - begun)
+os.kill(service, signal.SIGCONT)
+print(json.dumps(took))
+""", environment={"SERVICE": str(self.service.pid)})
+        self.assertLess(second * 4, first)
+
     def test_a_child_of_a_fork_speaks_for_itself(self):
         got = self.scheduled("""
 device = Device(); device.work(); mine()
@@ -173,19 +209,24 @@ except xsched.OutOfRange as error:
         self.assertIn("priority 300 is out of range", got[0])
 
     def test_in_a_container_it_finds_itself(self):
-        """Where processes have other numbers than outside."""
-        apart = ["unshare", "--pid", "--fork", "--mount-proc"]
+        """Where processes have other numbers than outside, be it the program or the service."""
+        apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
         try:
             subprocess.run([*apart, "true"], check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError):
             self.skipTest("no other process numbers to be had here: unshare --pid does not work")
-        got = self.stage.python(BEGIN + """
+        program = BEGIN + """
 device = Device(); device.work(); eventually("a task", xsched.tasks)
 with xsched.priority(70):
     (task,) = eventually("a task", xsched.tasks)
     print(json.dumps([os.getpid() != task.pid, task.priority]))
-""", *apart, XSCHED, "run", "--")
-        self.assertEqual(got, [True, 70])
+"""
+        self.assertEqual(self.stage.python(program, *apart, XSCHED, "run", "--"), [True, 70])
+        self.service.kill()
+        self.service.wait()
+        self.stage.start_service(*apart)
+        self.assertEqual(self.stage.python(program, XSCHED, "run", "--"), [True, 70])
+        self.assertEqual(self.stage.python(program, *apart, XSCHED, "run", "--"), [True, 70])
 
 
 if __name__ == "__main__":

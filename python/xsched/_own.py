@@ -27,7 +27,8 @@ _warned = False
 def hint(*, priority=None, share=None, deadline=None, laxity=None):
     """Tells the scheduler what this process would like from now on.
 
-    Takes effect at once, or with the process's first work on a device. Without a scheduler the program runs on, with
+    Has taken effect when it returns: the next launch obeys it. Before the process's first work on a device it counts from
+    that on. A scheduler that does not answer is waited for once, and not for long. Without a scheduler the program runs on, with
     an UnscheduledWarning.
     """
     global _before

@@ -131,10 +131,13 @@ impl Client {
         }
         follows.leave();
         follows.whom = Whom::Local(Arc::clone(&member));
-        Ok(self.begin(&follows)?)
+        self.begin(&follows)?;
+        drop(follows);
+        self.be_seen();
+        Ok(())
     }
 
-    /// From now on the service schedules the program, once it answers.
+    /// From now on the service schedules the program. Gives it a moment to answer, and to take note of the queues.
     pub fn schedule_by_service(&self, introduction: Introduction) -> Result<(), SchedulerError> {
         let mut follows = lock(&self.follows);
         if matches!(follows.whom, Whom::Service(_)) {
@@ -142,8 +145,20 @@ impl Client {
         }
         follows.leave();
         self.program.go_home();
-        follows.whom = Whom::Service(Arc::new(ServiceLink::new(introduction)));
-        Ok(self.begin(&follows)?)
+        let service = Arc::new(ServiceLink::new(introduction));
+        follows.whom = Whom::Service(Arc::clone(&service));
+        self.begin(&follows)?;
+        if follows.started {
+            service.wait_for_first_attempt(hinting::PATIENCE);
+        }
+        drop(follows);
+        self.be_seen();
+        Ok(())
+    }
+
+    /// Waits a moment until the scheduler has seen the queues there are, so that what is launched next obeys its orders.
+    pub fn be_seen(&self) {
+        hinting::be_seen(&self.program.seat().call);
     }
 
     /// What a scheduler of the program's own is set to.
@@ -166,7 +181,7 @@ impl Client {
                     let timeslice_us = i64::try_from(params.timeslice.get().0 / 1_000).unwrap_or(i64::MAX);
                     let timeslice_us = (params.timeslice != before.timeslice).then_some(timeslice_us);
                     let k = (params.k != before.k).then_some(params.k);
-                    line.ask(&Request::Policy { name: None, timeslice_us, k }, hinting::PATIENCE)?;
+                    line.ask(&Request::Policy { name: None, timeslice_us, k })?;
                 }
             }
         }
@@ -179,7 +194,7 @@ impl Client {
         wishes.applied_to(Hints::default())?;
         match &self.program.seat().call {
             Call::Local(member) => Ok(member.hint(wishes)?),
-            Call::Service(line) => line.ask(&Request::Hint(wishes.clone()), hinting::PATIENCE),
+            Call::Service(line) => line.ask(&Request::Hint(wishes.clone())),
             Call::Bell(_) | Call::Nobody => Ok(()),
         }
     }

@@ -1,7 +1,8 @@
 //! How a program's hints reach whoever schedules it, and what becomes of them.
 //!
-//! Each has taken effect, or was refused, when the call returns. What is said while nobody schedules is kept by the queues
-//! and told to the next scheduler.
+//! Each has taken effect, or was refused, when the call returns: the next launch obeys it. A service that does not answer is
+//! waited for once, and not for long. What is said while nobody schedules is kept by the queues and told to the next
+//! scheduler.
 
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub enum HintFailure {
 pub(crate) fn hint_queue(call: &Call, slot: usize, wishes: &Wishes) -> Result<(), HintFailure> {
     match call {
         Call::Local(member) => member.hint_queue(slot, wishes),
-        Call::Service(line) => line.ask(&Request::QueueHint { slot, wishes: wishes.clone() }, PATIENCE),
+        Call::Service(line) => line.ask(&Request::QueueHint { slot, wishes: wishes.clone() }),
         // Whoever has nothing but the bell is told by other ways; whoever has nobody keeps it for later.
         Call::Bell(_) | Call::Nobody => Ok(()),
     }
@@ -51,10 +52,19 @@ pub(crate) fn hint_queue(call: &Call, slot: usize, wishes: &Wishes) -> Result<()
 pub(crate) fn queue_left(call: &Call, had_wishes: bool) {
     match call {
         Call::Local(member) if had_wishes => member.look(),
-        Call::Service(line) if had_wishes => {
-            // Whatever it is asked, it looks at the program first. A service that is gone has forgotten it anyway.
-            let _ = line.ask(&Request::Policy { name: None, timeslice_us: None, k: None }, PATIENCE);
-        }
+        Call::Service(_) if had_wishes => be_seen(call),
         Call::Bell(_) | Call::Local(_) | Call::Service(_) | Call::Nobody => {}
+    }
+}
+
+/// Waits until the scheduler has seen all that the program shows and has said, and has given its orders.
+pub(crate) fn be_seen(call: &Call) {
+    match call {
+        Call::Local(member) => member.be_seen(),
+        Call::Service(line) => {
+            // Whatever it is asked, it looks at the program first. One that is gone or silent schedules nobody.
+            let _ = line.ask(&Request::Policy { name: None, timeslice_us: None, k: None });
+        }
+        Call::Bell(_) | Call::Nobody => {}
     }
 }

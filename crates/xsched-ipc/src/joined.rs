@@ -95,11 +95,15 @@ impl JoinedQueue {
         let mut own = lock(&self.wishes);
         let merged = own.clone().with(wishes);
         merged.applied_to(xsched_core::Hints::default())?;
-        if let Some(slot) = self.slot() {
-            hinting::hint_queue(&self.program.seat().call, slot, &merged)?;
+        let told = match self.slot() {
+            Some(slot) => hinting::hint_queue(&self.program.seat().call, slot, &merged),
+            None => Ok(()),
+        };
+        // A service that is silent was told, and may yet hear it.
+        if matches!(told, Ok(()) | Err(HintFailure::Silent)) {
+            *own = merged;
         }
-        *own = merged;
-        Ok(())
+        told
     }
 
     /// The slot it has, and what it was given of its own, if it was.

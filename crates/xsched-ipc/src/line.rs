@@ -7,10 +7,13 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
 
-use crate::hinting::HintFailure;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+
+use crate::hinting::{HintFailure, PATIENCE};
 use crate::program::lock;
 use crate::protocol::Request;
 use crate::socket::{Connection, SocketError};
@@ -42,6 +45,8 @@ pub(crate) struct Line {
     identity: Identity,
     /// Who waits for the answers to come, in the order of their requests. The service answers each, in order.
     asked: Mutex<VecDeque<Option<Sender<Answer>>>>,
+    /// The service has let somebody wait in vain, and has not answered since: nobody waits for it a second time.
+    silent: AtomicBool,
 }
 
 /// Done, or why not.
@@ -50,7 +55,10 @@ pub(crate) type Answer = Result<(), String>;
 impl Line {
     pub(crate) fn new(connection: Connection) -> Result<Self, SocketError> {
         let identity = Identity::of(connection.as_fd()).ok_or(SocketError::Closed)?;
-        Ok(Self { connection: ManuallyDrop::new(connection), identity, asked: Mutex::default() })
+        // A service that reads nothing any more must not keep the program in a send.
+        let _ = set_socket_timeout(&connection, Timeout::Send, Some(PATIENCE));
+        let connection = ManuallyDrop::new(connection);
+        Ok(Self { connection, identity, asked: Mutex::default(), silent: AtomicBool::new(false) })
     }
 
     pub(crate) fn identity(&self) -> Identity {
@@ -62,35 +70,51 @@ impl Line {
         if self.identity.holds() { Ok(&self.connection) } else { Err(SocketError::Closed) }
     }
 
-    /// Asks for something and waits for the answer, which whoever listens passes on to [`Line::answered`].
-    pub(crate) fn ask(&self, request: &Request, patience: Duration) -> Result<(), HintFailure> {
+    /// Asks for something and waits for the answer, which whoever listens passes on to [`Line::answered`]. The service
+    /// answers once the orders that follow have been given.
+    pub(crate) fn ask(&self, request: &Request) -> Result<(), HintFailure> {
         let (tell, told) = channel();
-        // Lost meanwhile: what was asked for is kept, and asked again with the next service.
-        if self.send(request, Some(tell)).is_err() {
-            return Ok(());
+        let patient = !self.silent.load(Ordering::SeqCst);
+        match self.send(request, Some(tell), patient) {
+            Ok(()) if patient => {}
+            Ok(()) => return Err(HintFailure::Silent),
+            Err(SocketError::System { why: Errno::AGAIN, .. }) => return Err(self.in_vain()),
+            // Lost meanwhile: what was asked for is kept, and asked again with the next service.
+            Err(_) => return Ok(()),
         }
-        match told.recv_timeout(patience) {
+        match told.recv_timeout(PATIENCE) {
             Ok(answer) => answer.map_err(HintFailure::Refused),
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => Ok(()),
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => Err(HintFailure::Silent),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => Err(self.in_vain()),
         }
     }
 
-    /// Asks for something without waiting.
-    pub(crate) fn tell(&self, request: &Request) {
-        // A service that is gone hears it from us when it is back.
-        let _ = self.send(request, None);
+    fn in_vain(&self) -> HintFailure {
+        self.silent.store(true, Ordering::SeqCst);
+        HintFailure::Silent
     }
 
-    fn send(&self, request: &Request, tell: Option<Sender<Answer>>) -> Result<(), SocketError> {
+    /// Asks for something without waiting for the answer.
+    pub(crate) fn tell(&self, request: &Request) {
+        // A service that is gone hears it from us when it is back.
+        let _ = self.send(request, None, true);
+    }
+
+    fn send(
+        &self,
+        request: &Request,
+        tell: Option<Sender<Answer>>,
+        patient: bool,
+    ) -> Result<(), SocketError> {
         let mut asked = lock(&self.asked);
-        self.connection()?.send(request, None, true)?;
+        self.connection()?.send(request, None, patient)?;
         asked.push_back(tell);
         Ok(())
     }
 
     /// The service has answered.
     pub(crate) fn answered(&self, answer: Answer) {
+        self.silent.store(false, Ordering::SeqCst);
         // Nobody may wait any more.
         if let Some(Some(tell)) = lock(&self.asked).pop_front() {
             let _ = tell.send(answer);

@@ -133,6 +133,11 @@ impl Membership {
         })
     }
 
+    /// Has the scheduler take note of everything the program shows, and give its orders.
+    pub(crate) fn be_seen(&self) {
+        self.at_once(|_| ());
+    }
+
     /// A queue has left: whoever takes its slot next is another.
     pub(crate) fn look(&self) {
         self.scheduler.with(|coordinator| coordinator.look_at(self.id, Nanos::now()));

@@ -90,9 +90,14 @@ impl ServiceLink {
     pub(crate) fn start(self: &Arc<Self>, program: &Arc<Program>) -> std::io::Result<()> {
         let (link, program) = (Arc::clone(self), Arc::downgrade(program));
         threads::start("xsched-link", move || link.keep_connected(&program))?;
-        let wait = self.changed.wait_timeout_while(lock(&self.tried), FIRST_PATIENCE, |tried| !*tried);
-        drop(wait.unwrap_or_else(PoisonError::into_inner));
+        self.wait_for_first_attempt(FIRST_PATIENCE);
         Ok(())
+    }
+
+    /// Gives the thread so long to reach the service. It knows at once if there is none.
+    pub(crate) fn wait_for_first_attempt(&self, patience: Duration) {
+        let wait = self.changed.wait_timeout_while(lock(&self.tried), patience, |tried| !*tried);
+        drop(wait.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Does not connect again.

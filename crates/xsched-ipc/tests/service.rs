@@ -486,6 +486,34 @@ fn a_process_changes_its_own_wishes_on_another_connection_and_is_told_what_they_
 }
 
 #[test]
+fn whoever_is_answered_finds_its_orders_given() {
+    let served = Served::start();
+    let mut other = served.program("0");
+    let own = Joined::join(&served.socket, priority(10));
+    other.tell("busy");
+    eventually("both are known", || served.status().tasks.len() == 2);
+    let askers: Vec<_> = (0..32).map(|_| Connection::to(&served.socket).unwrap()).collect();
+    served.status();
+    for wish in [-10, 10].repeat(5) {
+        // All of it is asked while the service stands still, so that it finds it at once: the hint, then what takes long.
+        served.service.signal(Signal::STOP);
+        own.connection.send(&Request::Hint(priority(wish)), None, true).unwrap();
+        for asker in &askers {
+            asker.send(&Request::Metrics, None, true).unwrap();
+        }
+        served.service.signal(Signal::CONT);
+        let answer = own.connection.receive(true).unwrap();
+        assert_eq!(own.order().stops(), wish < 0, "{wish}");
+        assert!(matches!(answer, Some(Packet::Message(Reply::Done, _))), "{answer:?}");
+        for asker in &askers {
+            while let Some(Packet::Message(Reply::Metrics { more: true, .. }, _)) =
+                asker.receive(true).unwrap()
+            {}
+        }
+    }
+}
+
+#[test]
 fn a_queue_that_is_given_wishes_becomes_a_task_of_its_own() {
     let served = Served::start();
     let _program = served.program("10");

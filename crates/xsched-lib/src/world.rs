@@ -205,6 +205,7 @@ impl World {
     ) -> Result<Arc<JoinedQueue>, JoinError> {
         let queue = self.join(hw, level)?;
         self.replace(handle, Some(&queue));
+        self.client.be_seen();
         Ok(queue)
     }
 

@@ -14,6 +14,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use cprogram::{First, build, libraries, printed, try_build};
 use machine::Machine;
 use stage::{Stage, eventually};
+use xsched_ipc::protocol::QueueStatus;
 
 /// A program that works when it is told to.
 struct Told {
@@ -61,6 +62,43 @@ fn hints_reach_the_service_and_the_one_that_comes_after_it() {
     stage.start_service();
     eventually("the hint is told again", || has_its_hint(&stage));
     assert_eq!(told.works(), "30");
+    told.ends();
+}
+
+#[test]
+fn the_next_launch_obeys_a_hint_to_the_service() {
+    let stage = Stage::with_service();
+    let program = build(&stage, "at_once.c", First::Ours);
+    let at_once =
+        |low: &str| printed(&mut stage.direct(&["timeout", "120", program.to_str().unwrap(), "30", low]));
+    assert_eq!(at_once("-256"), "90\n", "what does not run at all");
+    // Commands that do not end, of programs that are more important than -10, and less than 10. What one does that is
+    // alone is not counted.
+    let mut busy = [(); 2].map(|()| stage.spawn(stage.run(&[], &["work", "1", "1", "600000000"])));
+    let are_busy = |queues: &[QueueStatus]| queues.len() == 2 && queues.iter().all(|queue| queue.ready);
+    eventually("the others are busy", || are_busy(&stage.status().queues));
+    assert_eq!(at_once("-10"), "90\n", "what is less important");
+    for other in &mut busy {
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_service_that_stands_still_is_waited_for_once() {
+    let stage = Stage::with_service();
+    let program = build(&stage, "served.c", First::Ours);
+    let mut told = Told::start(stage.direct(&[program.to_str().unwrap(), "global", "hints"]));
+    rustix::process::kill_process(stage.service(), rustix::process::Signal::STOP).unwrap();
+    let took = |told: &mut Told| {
+        let begun = std::time::Instant::now();
+        assert_eq!(told.works(), "not heard");
+        begun.elapsed()
+    };
+    let (first, second) = (took(&mut told), took(&mut told));
+    assert!(second * 4 < first, "{first:?}, then {second:?}");
+    rustix::process::kill_process(stage.service(), rustix::process::Signal::CONT).unwrap();
+    eventually("the service is heard again", || told.works() == "heard");
     told.ends();
 }
 
@@ -123,7 +161,7 @@ fn call_at_random(sanitizer: Option<&str>) {
     };
     let suppressions = libraries(&stage).join("suppressions");
     // Rust's locks are not among those it knows, so what happens inside looks unordered to it.
-    std::fs::write(&suppressions, "called_from_lib:libpreempt.so\ncalled_from_lib:libxsim.so\n").unwrap();
+    std::fs::write(&suppressions, "called_from_lib:libxsched.so\ncalled_from_lib:libxsim.so\n").unwrap();
     let mut command = stage.direct(&["timeout", "300", program.to_str().unwrap(), "100000", "8", "1"]);
     command.env("TSAN_OPTIONS", format!("suppressions={}", suppressions.display()));
     let output = printed(&mut command);

@@ -18,6 +18,7 @@ mod clock;
 mod events;
 mod listen;
 mod names;
+mod peer;
 mod permissions;
 mod process;
 mod requests;
@@ -263,9 +264,8 @@ impl Service {
         if is_due(self.look_due) {
             self.look_due = self.coordinator.step(now);
             self.after_round(now);
-        } else if self.news {
-            self.look_due = self.coordinator.round(now);
-            self.after_round(now);
+        } else {
+            self.round_if_due(now);
         }
         if is_due(self.events_due) {
             self.send_events();
@@ -283,6 +283,14 @@ impl Service {
         let leave = idle_exit.map(|patience| self.empty_since + Nanos::from(patience));
         let dues = [self.look_due, self.nice_due, self.rest_over, self.events_due, leave];
         self.clock.wake_at(dues.into_iter().flatten().min());
+    }
+
+    /// Gives the orders that follow from what has become known, if anything has.
+    fn round_if_due(&mut self, now: Nanos) {
+        if self.news {
+            self.look_due = self.coordinator.round(now);
+            self.after_round(now);
+        }
     }
 
     fn after_round(&mut self, began: Nanos) {

@@ -7,7 +7,7 @@
 use xsched_core::{Hints, Priority, Utilization};
 
 use super::Service;
-use super::session::Peer;
+use super::peer::Peer;
 
 /// Members of this group may do everything.
 pub const GROUP: &str = "xsched";

@@ -1,9 +1,12 @@
 //! What is asked of the service, and its answers. Every request has one answer; a long one comes in several packets.
 
+use std::os::fd::{AsFd as _, OwnedFd};
+
 use xsched_core::{Hints, Nanos, Process, ProcessId, Timeslice};
 use xsched_policy::{Params, PolicyInfo};
 
-use super::session::{Peer, Program, Role, Session};
+use super::peer::Peer;
+use super::session::{Program, Role, Session};
 use super::{Service, process};
 use crate::coordinator::{ClientId, OWN_TASKS_PER_PROGRAM, QueueReport};
 use crate::metrics;
@@ -22,6 +25,10 @@ struct Joining {
     name: Option<String>,
     wishes: Wishes,
 }
+
+/// Why a program is refused whose end would not be seen.
+const NOT_SEEN: &str = "the program's process cannot be seen from the container that the scheduler runs in: that needs \
+    Linux 6.5; run the scheduler on the host, or its container with the host's process numbers (--pid=host)";
 
 /// How many processes that have not joined can keep a service that nobody uses.
 const MOST_EXPECTED: usize = 1_024;
@@ -55,7 +62,7 @@ impl Service {
             Request::Configure { queue, settings } => self.configure(peer, queue, settings),
             Request::Focus(pid) => self.focus(peer, pid),
             Request::Expect => {
-                self.expect(peer);
+                self.expect(place, peer);
                 Ok(Reply::Done)
             }
             Request::Stop => self.masters_only(peer, "end the scheduler").map(|()| {
@@ -63,15 +70,22 @@ impl Service {
                 Reply::Done
             }),
         };
+        // Whoever is answered finds the orders that follow from what it asked for already given.
+        self.round_if_due(now);
         self.reply(place, &answer.unwrap_or_else(|why| Reply::Refused { why }));
     }
 
     /// Notes a process that will join.
-    fn expect(&mut self, peer: Peer) {
+    fn expect(&mut self, place: usize, peer: Peer) {
         self.expected.retain(process::lives);
         if self.expected.len() < MOST_EXPECTED {
-            self.expected.extend(process::pidfd(peer.pid));
+            self.expected.extend(self.pidfd(place, peer));
         }
+    }
+
+    /// A handle on the process at the other end of a connection.
+    fn pidfd(&self, place: usize, peer: Peer) -> Option<OwnedFd> {
+        peer.pidfd(self.sessions.get(place)?.connection.as_fd())
     }
 
     fn join(&mut self, place: usize, peer: Peer, joining: Joining) -> Result<(), String> {
@@ -86,10 +100,13 @@ impl Service {
         if !matches!(self.sessions.get(place), Some(Session { role: Role::Asking, .. })) {
             return Err("this connection has joined already: a program joins once".to_owned());
         }
+        let pidfd = self.pidfd(place, peer);
+        if pidfd.is_none() && peer.is_elsewhere() {
+            return Err(NOT_SEEN.to_owned());
+        }
         let executable = process::executable(peer.pid);
         let (hints, note) = self.first_hints(peer, &executable, &wishes)?;
         let (page, fd) = Page::create_to_pass_on().map_err(|error| error.to_string())?;
-        let pidfd = process::pidfd(peer.pid);
         if let Some(pidfd) = &pidfd
             && !self.watch_process(place, pidfd)
         {
@@ -121,7 +138,7 @@ impl Service {
             self.nice_due.get_or_insert(Nanos::now() + super::NICE_EVERY);
         }
         let welcome = Reply::Welcome { version: VERSION.to_owned(), note };
-        if !self.reply_with(place, &welcome, Some(std::os::fd::AsFd::as_fd(&fd))) {
+        if !self.reply_with(place, &welcome, Some(fd.as_fd())) {
             self.close(place);
         }
         Ok(())

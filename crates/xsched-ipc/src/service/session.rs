@@ -8,7 +8,8 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use xsched_core::Nanos;
 
-use super::{LISTENER, PIDFD, REST, SOCKET, Service, process};
+use super::peer::Peer;
+use super::{LISTENER, PIDFD, REST, SOCKET, Service};
 use crate::coordinator::ClientId;
 use crate::protocol::{PROTOCOL, Reply, Request};
 use crate::socket::{Connection, SocketError};
@@ -17,29 +18,6 @@ use crate::socket::{Connection, SocketError};
 const CONNECTIONS_PER_USER: usize = 1_024;
 /// How many connections are accepted before others have their turn.
 const ACCEPTED_AT_ONCE: usize = 16;
-
-/// Who is at the other end, as the kernel says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Peer {
-    pub(super) pid: u32,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-}
-
-impl Peer {
-    fn of(fd: BorrowedFd<'_>) -> rustix::io::Result<Self> {
-        let cred = rustix::net::sockopt::socket_peercred(fd)?;
-        Ok(Self {
-            pid: cred.pid.as_raw_nonzero().get().unsigned_abs(),
-            uid: cred.uid.as_raw(),
-            gid: cred.gid.as_raw(),
-        })
-    }
-
-    pub(super) fn groups(self) -> Vec<u32> {
-        process::groups(self.pid, self.uid)
-    }
-}
 
 /// What a connection is used for.
 pub(super) enum Role {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use xsched_core::Nanos;
 
 use super::Service;
-use super::session::Peer;
+use super::peer::Peer;
 use crate::protocol::{QueueStatus, Reply, Status, TaskStatus};
 
 /// So many tasks fit a packet however long their names are, together with so many queues.

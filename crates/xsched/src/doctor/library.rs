@@ -47,7 +47,7 @@ pub(super) fn preload(machine: &Machine) -> Vec<Check> {
             format!("preloads {other}, which hooks what XSched hooks"),
             "unset LD_PRELOAD: a program can have only one scheduler, and `xsched run` leaves others out",
         ));
-    } else if entries.iter().any(|entry| file_name(entry).as_deref() == Some(LIBRARY)) {
+    } else if entries.iter().any(|entry| file_name(entry).is_some_and(|file| file.starts_with(LIBRARY))) {
         checks.push(Check::warning(
             HERE,
             name,

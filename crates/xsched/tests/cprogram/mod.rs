@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::stage::Stage;
 
@@ -41,7 +42,7 @@ pub(crate) fn libraries(stage: &Stage) -> &'static Path {
         for (name, of) in LINKS
             .map(|name| (name, "libxsched.so"))
             .into_iter()
-            .chain([("libxsched.so", "libxsched.so"), ("libxsim.so", "libxsim.so")])
+            .chain([("libxsched.so.0", "libxsched.so"), ("libxsim.so", "libxsim.so")])
         {
             std::os::unix::fs::symlink(stage.library(of), place.join(name)).unwrap();
         }
@@ -56,16 +57,19 @@ pub(crate) fn try_build(
     first: First,
     more: &[&str],
 ) -> Result<PathBuf, Output> {
+    static DRAFTS: AtomicU32 = AtomicU32::new(0);
     let cpp = source.extension().is_some_and(|extension| extension == "cpp");
     let (compiler, standard) = if cpp { ("CXX", "-std=c++11") } else { ("CC", "-std=gnu99") };
     let compiler = std::env::var_os(compiler).unwrap_or_else(|| if cpp { "c++" } else { "cc" }.into());
     let libraries = libraries(stage);
     let name =
         format!("{}-{first:?}{}", source.file_stem().unwrap().display(), more.concat().replace('/', "_"));
-    let program = libraries.join(name);
+    let program = libraries.join(&name);
+    // Another test may be running it.
+    let draft = libraries.join(format!("{name}.{}", DRAFTS.fetch_add(1, Ordering::Relaxed)));
     let mut compile = Command::new(compiler);
     compile.args([standard, "-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]).args(more);
-    compile.arg("-o").arg(&program).arg(source);
+    compile.arg("-o").arg(&draft).arg(source);
     compile.arg("-I").arg(root().join("include")).arg("-I").arg(root().join("standins/xsim"));
     compile.arg("-L").arg(libraries).arg(format!("-Wl,-rpath,{}", libraries.display()));
     match first {
@@ -73,7 +77,11 @@ pub(crate) fn try_build(
         First::Vendors => compile.args(["-lxsim", "-lpreempt", "-lhalcuda"]),
     };
     let output = compile.arg("-lpthread").output().unwrap();
-    if output.status.success() { Ok(program) } else { Err(output) }
+    if !output.status.success() {
+        return Err(output);
+    }
+    std::fs::rename(&draft, &program).unwrap();
+    Ok(program)
 }
 
 /// As [`try_build`] of a program of the tests' own, which can always be built.

@@ -112,7 +112,12 @@ impl Stage {
     }
 
     pub(crate) fn start_service(&mut self) {
-        let mut serve = self.xsched(&["serve", "--quiet"]);
+        self.start_service_under(&[]);
+    }
+
+    /// With a command in front of it.
+    pub(crate) fn start_service_under(&mut self, under: &[&str]) {
+        let mut serve = self.direct(&[under, &[XSCHED, "serve", "--quiet"]].concat());
         self.service = Some(serve.stdin(Stdio::null()).spawn().unwrap());
         eventually("the service listens", || Connection::to(&self.socket).is_ok());
     }

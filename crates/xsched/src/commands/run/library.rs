@@ -24,11 +24,19 @@ pub(crate) fn find_for(program: &Path, named: Option<PathBuf>) -> anyhow::Result
         let looked: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
         bail!("cannot find {FILE} (looked at {}): name it in XSCHED_LIBRARY", looked.join(", "));
     };
-    let found = found.canonicalize().with_context(|| format!("cannot find {}", found.display()))?;
+    let found = whole(found).with_context(|| format!("cannot find {}", found.display()))?;
     if !can_be_listed(found.as_os_str()) {
         bail!("{} cannot be preloaded: its path has a space or a colon in it", found.display());
     }
     Ok(found)
+}
+
+/// The whole path of a file. Its own name stays: it may be a link to the file of a version, which the next one replaces
+/// while programs run.
+fn whole(file: &Path) -> std::io::Result<PathBuf> {
+    let name = file.file_name().unwrap_or_default();
+    let directory = file.parent().filter(|directory| !directory.as_os_str().is_empty());
+    Ok(directory.unwrap_or(Path::new(".")).canonicalize()?.join(name))
 }
 
 fn beside(program: &Path) -> Vec<PathBuf> {
@@ -53,7 +61,8 @@ pub(super) fn preload(library: &Path, before: Option<OsString>) -> (OsString, Ve
         before.as_bytes().split(|byte| matches!(byte, b':' | b' ')).filter(|entry| !entry.is_empty());
     for entry in entries.map(|entry| Path::new(OsStr::from_bytes(entry))) {
         // Once is enough, for whoever is run inside another `xsched run`, or names one of the library's other names.
-        if entry == library || entry.canonicalize().is_ok_and(|file| file == library) {
+        let same = || Some(entry.canonicalize().ok()? == library.canonicalize().ok()?);
+        if entry == library || same() == Some(true) {
             continue;
         }
         if is_a_scheduler(entry) {

@@ -1,10 +1,12 @@
 /*
  * A program beside the service: tells it what it would like, and works whenever it is told to.
  *
- *   served global     puts a queue under the service's control itself, with a priority of 7
- *   served adopted    finds that its queue is scheduled already
+ *   served global          puts a queue under the service's control itself, with a priority of 7
+ *   served global hints    the same, with hints in the place of commands
+ *   served adopted         finds that its queue is scheduled already
  *
- * Each line on standard input has it submit ten commands and wait for them; then it says how many were done.
+ * Each line on standard input has it submit ten commands and wait for them; then it says how many were done. Or it gives a
+ * hint, and says whether the service has heard it.
  */
 #include "check.h"
 
@@ -15,6 +17,7 @@ static XResult work(HwQueueHandle hwq, void *data) {
 
 int main(int argc, char **argv) {
     int adopted = argc > 1 && strcmp(argv[1], "adopted") == 0;
+    int hints = argc > 2 && strcmp(argv[2], "hints") == 0;
     Lane lane;
     if (adopted) {
         XQueueHandle same;
@@ -38,6 +41,13 @@ int main(int argc, char **argv) {
     printf("ready\n");
     fflush(stdout);
     while (getchar() == '\n') {
+        if (hints) {
+            XResult answer = XHintPriority(lane.xq, 6);
+            CHECK(answer == kXSchedSuccess || answer == kXSchedErrorBadResponse);
+            printf("%s\n", answer == kXSchedSuccess ? "heard" : "not heard");
+            fflush(stdout);
+            continue;
+        }
         for (int n = 0; n < 10; n++) OK(XQueueSubmit(lane.xq, command));
         OK(XQueueWaitAll(lane.xq));
         printf("%llu\n", (unsigned long long)finished(lane.queue));

@@ -1,0 +1,96 @@
+//! Who is at the other end of a connection, as the kernel says.
+//!
+//! ```text
+//!   the client's process is          the kernel says                      known here by
+//!   in a container on this host      its number on this host              that number
+//!   where we cannot see it           0, and a pidfd (Linux 6.5)           a number no process has, from its pidfd
+//! ```
+//! The second is so where the service itself runs in a container, and the client in another or on the host.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::io::Errno;
+
+use super::process;
+
+/// Numbers from here on are no process's: the kernel counts to 4 million.
+const ELSEWHERE: u32 = 1 << 31;
+/// What the kernel calls the file system whose inodes tell processes apart, since Linux 6.9.
+const PIDFS: u64 = 0x5049_4446;
+
+/// Process and user at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Peer {
+    /// Its number here; for one that we cannot see, a number that no process has.
+    pub(super) pid: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+impl Peer {
+    pub(super) fn of(socket: BorrowedFd<'_>) -> rustix::io::Result<Self> {
+        let cred: libc::ucred = option(socket, libc::SO_PEERCRED)?;
+        let pid = match u32::try_from(cred.pid) {
+            Ok(pid) if pid != 0 => pid,
+            _ => number_elsewhere(socket),
+        };
+        Ok(Self { pid, uid: cred.uid, gid: cred.gid })
+    }
+
+    /// Whether it runs where its number means nothing here.
+    pub(super) fn is_elsewhere(self) -> bool {
+        self.pid >= ELSEWHERE
+    }
+
+    /// A handle on its process, through the socket if the kernel can: no other process can have taken its number then.
+    pub(super) fn pidfd(self, socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+        pidfd_of(socket).or_else(|| process::pidfd(self.pid))
+    }
+
+    pub(super) fn groups(self) -> Vec<u32> {
+        process::groups(self.pid, self.uid)
+    }
+}
+
+fn pidfd_of(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let fd: libc::c_int = option(socket, libc::SO_PEERPIDFD).ok()?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A number for a process that has none here: the same on every connection of its, where the kernel can tell.
+fn number_elsewhere(socket: BorrowedFd<'_>) -> u32 {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    let inode = pidfd_of(socket).and_then(|pidfd| {
+        #[allow(clippy::cast_sign_loss, reason = "a magic number, of a type that differs between machines")]
+        let is_pidfs = rustix::fs::fstatfs(&pidfd).ok()?.f_type as u64 == PIDFS;
+        is_pidfs.then(|| rustix::fs::fstat(&pidfd).ok().map(|stat| stat.st_ino))?
+    });
+    #[allow(clippy::cast_possible_truncation, reason = "two billion processes from now they may repeat")]
+    let number = inode.map_or_else(|| LAST.fetch_add(1, Ordering::Relaxed), |inode| inode as u32);
+    number | ELSEWHERE
+}
+
+/// One option of a socket.
+fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> rustix::io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let size = libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0);
+    let mut length = size;
+    // SAFETY: the kernel writes at most `length` bytes to `value`, which has room for them.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            value.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if done != 0 || length != size {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
+    }
+    // SAFETY: the kernel has written all of it, and both types asked for are plain numbers.
+    Ok(unsafe { value.assume_init() })
+}
