@@ -1,6 +1,9 @@
 //! What hooks of every platform do around the vendor's function.
 
+use std::sync::Arc;
+
 use xsched_interpose::{Handle, aside, forward_once};
+use xsched_ipc::JoinedQueue;
 
 use crate::callback;
 use crate::station::{Leased, Station};
@@ -52,6 +55,28 @@ pub(crate) fn launch<R>(real: impl FnOnce() -> R, queue: Handle, finishes: bool)
     }
     let launch = if finishes { Station::launch_and_finish } else { Station::launch };
     forward_once(real, |call| with(queue, |station| launch(station, call)))
+}
+
+/// A launch on several queues at once passes all their gates.
+pub(crate) fn launch_on_all<R>(real: impl FnOnce() -> R, queues: &[Handle]) -> R {
+    if let [queue] = queues {
+        return launch(real, *queue, false);
+    }
+    let Some(world) = world().filter(|_| callback::may_wait()) else { return real() };
+    forward_once(real, |call| {
+        let mut keys: Vec<_> = queues.iter().map(|queue| queue.addr()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        through(&keys.into_iter().filter_map(|key| world.joined(key)).collect::<Vec<_>>(), call);
+    })
+}
+
+/// Calls `go` once all queues let it.
+pub(crate) fn through(queues: &[Arc<JoinedQueue>], go: &mut dyn FnMut()) {
+    match queues.split_first() {
+        None => go(),
+        Some((first, others)) => first.launch(|| through(others, go)),
+    }
 }
 
 /// A launch also on a queue that was made before we were there, or by the parent of this process.

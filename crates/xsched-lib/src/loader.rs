@@ -42,6 +42,31 @@ impl Hook {
         !known.is_null() && known != found
     }
 
+    /// The library that has the vendor's function under its name; none if the function is not known, or is the library's
+    /// secret: what a look-up of the library's own has found may lie in another.
+    fn home(&self) -> Option<*mut c_void> {
+        let function = self.real.load(Ordering::Acquire);
+        // SAFETY: all zero is a valid value of this plain struct of addresses.
+        let mut whose: libc::Dl_info = unsafe { std::mem::zeroed() };
+        // SAFETY: the place is large enough; the address may be any.
+        let found = !function.is_null() && unsafe { libc::dladdr(function, &raw mut whose) } != 0;
+        if !found || whose.dli_fname.is_null() {
+            return None;
+        }
+        // SAFETY: `dli_fname` is the C string the loader keeps for a library that is loaded; nothing new is loaded.
+        let handle = unsafe { libc::dlopen(whose.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if handle.is_null() {
+            return None;
+        }
+        // SAFETY: the handle is good, and the name a C string.
+        let has_it = !unsafe { real_dlsym()(handle, self.name.as_ptr()) }.is_null();
+        if !has_it {
+            // SAFETY: opened above, and used no more.
+            unsafe { libc::dlclose(handle) };
+        }
+        has_it.then_some(handle)
+    }
+
     /// Remembers the vendor's function and answers with ours.
     pub(crate) fn put_before(&self, real: *mut c_void) -> *mut c_void {
         if real.cast_const() != self.ours {
@@ -122,16 +147,7 @@ impl Library {
         if !known.is_null() {
             return known;
         }
-        let mut functions = self.hooks.iter().map(|hook| hook.real.load(Ordering::Acquire).cast_const());
-        let Some(function) = functions.find(|function| !function.is_null()) else { return known };
-        // SAFETY: all zero is a valid value of this plain struct of addresses.
-        let mut whose: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: the place is large enough; the address may be any.
-        if unsafe { libc::dladdr(function, &raw mut whose) } == 0 || whose.dli_fname.is_null() {
-            return known;
-        }
-        // SAFETY: `dli_fname` is the C string the loader keeps for a library that is loaded; nothing new is loaded.
-        let handle = unsafe { libc::dlopen(whose.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        let Some(handle) = self.hooks.iter().find_map(Hook::home) else { return known };
         self.copy.store(handle, Ordering::Release);
         handle
     }

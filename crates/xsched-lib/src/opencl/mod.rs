@@ -8,6 +8,7 @@
 #[cfg(test)]
 mod conformance;
 mod hardware;
+mod recorded;
 mod stall;
 mod vendor;
 
@@ -80,6 +81,8 @@ opencl! {
         = |real, queue, _, blocking, _, _, _, count, list, _, _| enqueue(real, queue, blocking, count, list);
     fn clEnqueueMapImage(queue: Queue, image: Handle, blocking: Bool, flags: u64, origin: Sizes, region: Sizes, row: *mut usize, slice: *mut usize, count: c_uint, list: Events, event: *mut Event, error: *mut Code) -> Memory
         = |real, queue, _, blocking, _, _, _, _, _, count, list, _, _| enqueue(real, queue, blocking, count, list);
+    fn clCreateCommandBufferKHR(count: c_uint, queues: *const Queue, properties: *const u64, error: *mut Code) -> Handle = recorded::create;
+    fn clEnqueueCommandBufferKHR(count: c_uint, queues: *const Queue, buffer: Handle, events: c_uint, list: Events, event: *mut Event) -> Code = recorded::enqueue;
     fn clFinish(queue: Queue) -> Code = around::synchronize;
     fn clWaitForEvents(count: c_uint, list: Events) -> Code
         // SAFETY: the vendor has just read the same list.
