@@ -74,6 +74,24 @@ impl Programs {
         Err("no OpenCL to compile with".to_owned())
     }
 
+    /// Builds a driver for OpenCL's loader that stands before `PoCL`, as `cl_on_a_bus.c` says. Answers what to tell the
+    /// loader; none if there is no `PoCL`.
+    pub(crate) fn driver_on_a_bus(&self) -> Option<String> {
+        let files = std::fs::read_dir("/etc/OpenCL/vendors").ok()?;
+        let mut drivers = files.filter_map(|file| std::fs::read_to_string(file.ok()?.path()).ok());
+        let pocl = drivers.find(|driver| driver.contains("pocl"))?;
+        let place = self.directory.join("vendors");
+        std::fs::create_dir_all(&place).unwrap();
+        self.compile(
+            "cl_on_a_bus",
+            "cl_on_a_bus.so",
+            &["-shared", "-fPIC", &format!("-DPOCL=\"{}\"", pocl.trim())],
+        )
+        .ok()?;
+        std::fs::write(place.join("on_a_bus.icd"), self.path("cl_on_a_bus.so")).unwrap();
+        Some(place.display().to_string())
+    }
+
     pub(crate) fn path(&self, name: &str) -> String {
         self.directory.join(name).display().to_string()
     }
