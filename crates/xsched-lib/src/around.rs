@@ -48,19 +48,23 @@ pub(crate) fn released<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
 }
 
 /// A launch waits at the gate until it may go. One that `finishes` returns only when it is done, and all that was
-/// launched before it.
-pub(crate) fn launch<R>(real: impl FnOnce() -> R, queue: Handle, finishes: bool) -> R {
+/// launched before it; nobody asks about a queue that is not ours.
+pub(crate) fn launch<R>(real: impl FnOnce() -> R, queue: Handle, finishes: impl FnOnce() -> bool) -> R {
     if !callback::may_wait() {
         return real();
     }
-    let launch = if finishes { Station::launch_and_finish } else { Station::launch };
-    forward_once(real, |call| with(queue, |station| launch(station, call)))
+    forward_once(real, |call| {
+        with(
+            queue,
+            |station| if finishes() { station.launch_and_finish(call) } else { station.launch(call) },
+        );
+    })
 }
 
 /// A launch on several queues at once passes all their gates.
 pub(crate) fn launch_on_all<R>(real: impl FnOnce() -> R, queues: &[Handle]) -> R {
     if let [queue] = queues {
-        return launch(real, *queue, false);
+        return launch(real, *queue, || false);
     }
     let Some(world) = world().filter(|_| callback::may_wait()) else { return real() };
     forward_once(real, |call| {

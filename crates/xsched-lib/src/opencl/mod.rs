@@ -108,7 +108,7 @@ fn enqueue<R>(real: impl FnOnce() -> R, queue: Queue, blocking: Bool, count: c_u
     // SAFETY: the vendor is about to read the same list.
     unsafe { waits::note::<OpenCl>(queue, count, list) };
     let in_order = || vendor::QUEUE_PROPERTIES.of(queue).is_some_and(|how| how & vendor::OUT_OF_ORDER == 0);
-    around::launch(real, queue, blocking != 0 && in_order())
+    around::launch(real, queue, || blocking != 0 && in_order())
 }
 
 /// Markers and barriers are no work and are never held, but what comes after them waits for what they wait for.

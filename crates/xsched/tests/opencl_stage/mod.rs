@@ -54,7 +54,8 @@ impl Programs {
         programs.compile("cl_errors", "cl_errors_opened", &["-DOPENED"])?;
         programs.compile("cl_recorded", "cl_recorded_opened", &["-DOPENED"])?;
         let tried = Command::new(programs.path("cl_requests")).args(["1", "1", "1", "0"]).output().unwrap();
-        let why = String::from_utf8_lossy(&tried.stdout);
+        let why = [&*tried.stdout, &*tried.stderr].concat();
+        let why = String::from_utf8_lossy(&why);
         if tried.status.success() { Ok(programs) } else { Err(format!("no OpenCL device: {}", why.trim())) }
     }
 
