@@ -26,7 +26,7 @@ fn paces(opencl: &[&str], drivers: &str, way: &str) -> (f64, f64, bool) {
     let a_second = || std::thread::sleep(Duration::from_secs(1));
     let (alone, ()) = steps.pace(a_second);
 
-    let cuda = Actor::enter(machine.run(&["--priority", "high"], &["load", "batch", "4", "500"]));
+    let cuda = Actor::enter(machine.run(&["--priority", "high"], &["load", "batch", "40", "500"]));
     cuda.line();
     let devices = || machine.stage.status().tasks.iter().map(|task| task.device).collect::<Vec<_>>();
     eventually("both are scheduled", || devices().len() == 2);
