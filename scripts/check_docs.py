@@ -1,5 +1,6 @@
 """Checks the Markdown of this repository: every link leads somewhere, the book's index is whole, every environment
-variable is explained, and the error messages people search for are still the ones the program prints.
+variable is explained, the error messages people search for are still the ones the program prints, and lines of code that
+a page counts are as many as it says.
 
     python3 scripts/check_docs.py
 """
@@ -93,9 +94,32 @@ def messages():
                     yield f"docs/troubleshooting.md: no source says “{piece}” (of “{message}”)"
 
 
+def lines_of_code(path):
+    """The lines of a Rust source without tests, comments and blank lines."""
+    text = re.sub(r"^#\[cfg\(test\)\]\nmod \w+( \{.*|;\n)", "", read(path), flags=re.MULTILINE | re.DOTALL)
+    return sum(1 for line in text.splitlines() if line.strip() and not line.strip().startswith("//"))
+
+
+def counts():
+    """Lines that the page about platforms counts otherwise. A row without a file is the sum of those above it."""
+    page, sources, above = "docs/adding-a-platform.md", "crates/xsched-lib/src", []
+    rows = re.findall(r"^\| (.+?) \| (\d+) \|", read(page), re.MULTILINE)
+    if not rows:
+        yield f"{page}: counts nothing"
+    for what, told in rows:
+        file = re.fullmatch(r"`([\w/]+\.rs)`", what)
+        if file and not os.path.exists(os.path.join(ROOT, sources, file[1])):
+            yield f"{page}: there is no {file[1]}"
+            continue
+        lines = lines_of_code(f"{sources}/{file[1]}") if file else sum(above)
+        above = [*above, lines] if file else []
+        if lines != int(told):
+            yield f"{page}: {what} has {lines} lines, not {told}"
+
+
 def main():
     found = [line for path in files("*.md") for line in links(path)]
-    found += [*index(), *variables(), *messages()]
+    found += [*index(), *variables(), *messages(), *counts()]
     for line in found:
         print(line)
     if found:

@@ -11,9 +11,11 @@
 //! * [`Real`]: the function a hook stands in front of.
 //! * [`Outermost`], [`forward_once`], [`aside`]: how a hook calls it, exactly once, and what else it does.
 //! * [`Table`]: from a vendor's handle to what we know about it, on the launch path.
+//! * [`Handle`]: a vendor's handle, which any thread may use.
 //! * [`Lease`]: a vendor's handle that can be taken away from those who use it.
 //! * [`lifetime`]: fork and exit.
 
+mod handle;
 mod lease;
 pub mod lifetime;
 mod once;
@@ -21,6 +23,7 @@ mod reader;
 mod real;
 mod table;
 
+pub use handle::Handle;
 pub use lease::Lease;
 pub use once::{Outermost, aside, forward_once, outside};
 pub use real::Real;

@@ -1,6 +1,9 @@
-//! What hooks of every platform do around the vendor's function. Handles are the vendor's, as numbers.
+//! What hooks of every platform do around the vendor's function.
 
-use xsched_interpose::{aside, forward_once};
+use std::sync::Arc;
+
+use xsched_interpose::{Handle, aside, forward_once};
+use xsched_ipc::JoinedQueue;
 
 use crate::callback;
 use crate::station::{Leased, Station};
@@ -8,68 +11,100 @@ use crate::world::world;
 
 /// A queue has been made: from now on it is scheduled, if `take` can make of it what the core needs. The program has
 /// one hold on it.
-pub(crate) fn created<H: Leased + 'static>(handle: usize, take: impl FnOnce() -> Option<H>) {
+pub(crate) fn created<H: Leased + 'static>(queue: Handle, take: impl FnOnce() -> Option<H>) {
     aside(|| {
         let Some(world) = world() else { return };
         // A handle that is new stands for nothing we know: what had it before ended unseen.
-        world.retire(handle);
-        world.adopt(handle, take);
+        world.retire(queue.addr());
+        world.adopt(queue.addr(), take);
     });
 }
 
+/// The same for a function that answers with the queue it has made, or with none.
+pub(crate) fn create<H: Leased + 'static>(
+    real: impl FnOnce() -> Handle,
+    take: impl FnOnce(Handle) -> Option<H>,
+) -> Handle {
+    let queue = real();
+    if !queue.is_none() {
+        created(queue, || take(queue));
+    }
+    queue
+}
+
 /// The program takes another hold on a queue.
-pub(crate) fn retained<R>(real: impl FnOnce() -> R, handle: usize) -> R {
-    forward_once(real, |_| with(handle, Station::retain))
+pub(crate) fn retained<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
+    forward_once(real, |_| with(queue, Station::retain))
 }
 
 /// The program gives up a hold on a queue. With its last one the queue is forgotten first.
-pub(crate) fn released<R>(real: impl FnOnce() -> R, handle: usize) -> R {
+pub(crate) fn released<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
     forward_once(real, |_| {
         let Some(world) = world() else { return };
-        if world.with(handle, |station| station.is_some_and(Station::release)) {
-            world.retire(handle);
+        if world.with(queue.addr(), |station| station.is_some_and(Station::release)) {
+            world.retire(queue.addr());
         }
     })
 }
 
-/// A launch waits at the gate until it may go.
-pub(crate) fn launch<R>(real: impl FnOnce() -> R, handle: usize) -> R {
+/// A launch waits at the gate until it may go. One that `finishes` returns only when it is done, and all that was
+/// launched before it; nobody asks about a queue that is not ours.
+pub(crate) fn launch<R>(real: impl FnOnce() -> R, queue: Handle, finishes: impl FnOnce() -> bool) -> R {
     if !callback::may_wait() {
         return real();
     }
-    forward_once(real, |call| with(handle, |station| station.launch(call)))
+    forward_once(real, |call| {
+        with(
+            queue,
+            |station| if finishes() { station.launch_and_finish(call) } else { station.launch(call) },
+        );
+    })
 }
 
-/// The same, also for a queue that was made before we were there, or by the parent of this process.
+/// A launch on several queues at once passes all their gates.
+pub(crate) fn launch_on_all<R>(real: impl FnOnce() -> R, queues: &[Handle]) -> R {
+    if let [queue] = queues {
+        return launch(real, *queue, || false);
+    }
+    let Some(world) = world().filter(|_| callback::may_wait()) else { return real() };
+    forward_once(real, |call| {
+        let mut keys: Vec<_> = queues.iter().map(|queue| queue.addr()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        through(&keys.into_iter().filter_map(|key| world.joined(key)).collect::<Vec<_>>(), call);
+    })
+}
+
+/// Calls `go` once all queues let it.
+pub(crate) fn through(queues: &[Arc<JoinedQueue>], go: &mut dyn FnMut()) {
+    match queues.split_first() {
+        None => go(),
+        Some((first, others)) => first.launch(|| through(others, go)),
+    }
+}
+
+/// A launch also on a queue that was made before we were there, or by the parent of this process.
 pub(crate) fn launch_or_adopt<R, H: Leased + 'static>(
     real: impl FnOnce() -> R,
-    handle: usize,
+    queue: Handle,
     take: impl FnOnce() -> Option<H>,
 ) -> R {
     let Some(world) = world() else { return real() };
     forward_once(real, |call| {
-        let known = world.with(handle, |station| station.map(|station| station.launch(call)).is_some());
-        if !known && world.adopt(handle, take) {
-            world.with(handle, |station| station.map(|station| station.launch(call)));
+        let known = world.with(queue.addr(), |station| station.map(|station| station.launch(call)).is_some());
+        if !known && world.adopt(queue.addr(), take) {
+            world.with(queue.addr(), |station| station.map(|station| station.launch(call)));
         }
     })
 }
 
-/// The same as [`launch`] for a launch that returns only when it is done, and all that was launched before it.
-pub(crate) fn launch_and_finish<R>(real: impl FnOnce() -> R, handle: usize) -> R {
-    if !callback::may_wait() {
-        return real();
-    }
-    forward_once(real, |call| with(handle, |station| station.launch_and_finish(call)))
-}
-
 /// `real` waits for the queue, which may have become idle when it returns.
-pub(crate) fn synchronize<R>(real: impl FnOnce() -> R, handle: usize) -> R {
-    forward_once(real, |call| with(handle, |station| station.synchronize(call)))
+pub(crate) fn synchronize<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
+    forward_once(real, |call| with(queue, |station| station.synchronize(call)))
 }
 
-fn with(handle: usize, work: impl FnOnce(&Station)) {
+fn with(queue: Handle, work: impl FnOnce(&Station)) {
     if let Some(world) = world() {
-        world.with(handle, |station| station.map(work));
+        world.with(queue.addr(), |station| station.map(work));
     }
 }

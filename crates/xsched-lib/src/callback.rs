@@ -27,15 +27,23 @@ struct Wanted {
     data: *mut c_void,
 }
 
-/// Has `ask` ask the vendor to call a function of ours, once, which calls the program's. `ask` answers whether the
-/// vendor will.
-pub(crate) fn wrap(callback: Callback, data: *mut c_void, ask: impl FnOnce(Callback, *mut c_void) -> bool) {
+/// Has `ask` ask the vendor to call a function of ours, once, which calls the program's. `ask` answers with the vendor's
+/// code, which is 0 if it will; where there is nobody to ask, or nothing to call, `real` passes on what the program wants.
+pub(crate) fn wrap(
+    real: impl FnOnce() -> i32,
+    callback: Option<Callback>,
+    data: *mut c_void,
+    ask: impl FnOnce(Callback, *mut c_void) -> Option<i32>,
+) -> i32 {
+    let Some(callback) = callback else { return real() };
     let wanted = Box::into_raw(Box::new(Wanted { callback, data }));
     // It may be called at once, on this thread.
-    if !outside(|| ask(call, wanted.cast())) {
+    let code = outside(|| ask(call, wanted.cast()));
+    if code != Some(0) {
         // SAFETY: made above; the vendor refused it.
         drop(unsafe { Box::from_raw(wanted) });
     }
+    code.unwrap_or_else(real)
 }
 
 unsafe extern "C" fn call(handle: *mut c_void, status: i32, wanted: *mut c_void) {

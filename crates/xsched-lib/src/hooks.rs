@@ -9,6 +9,9 @@
 ///     fn xsim_launch(queue: Queue, length_ns: u64) -> Code = launch;
 /// }
 /// ```
+/// Where no function can be found, a hook answers with a code of the vendor's, or with null if it is to answer with a
+/// pointer or a handle.
+///
 /// Each hands the call to a function or closure of this crate, here `launch(real, queue, length_ns)`, where `real()`
 /// calls the vendor's function with the same arguments, to be called exactly once. What the vendor's library calls
 /// among its own functions, and what is called from within a hook, goes straight through.
@@ -29,7 +32,9 @@ macro_rules! hooks {
             pub(crate) unsafe extern "C" fn $name($($argument: $kind),*) -> $answer {
                 // SAFETY: the list gives it the type that the vendor's header gives it. What comes to be stored in its
                 // place is what the loader, or the vendor's own look-up, has for this name.
-                let Some(real) = (unsafe { real::$name.get(crate::loader::next) }) else { return $missing };
+                let Some(real) = (unsafe { real::$name.get(crate::loader::next) }) else {
+                    return crate::hooks::Missing::or($missing);
+                };
                 // SAFETY: the caller vouches for the arguments, which are passed on as they are.
                 let real = || unsafe { real($($argument),*) };
                 if crate::copies::is_spare() {
@@ -88,6 +93,43 @@ macro_rules! functions {
     )* };
 }
 pub(crate) use functions;
+
+/// Calls one of [`functions`] that answers 0 if all is well: `unsafe { call!(MARK, queue) }`. Else it says why not.
+macro_rules! call {
+    ($function:path, $($argument:expr),*) => {
+        $function.get().ok_or_else(|| "the library lacks it".to_owned()).and_then(|function| {
+            match function($($argument),*) {
+                0 => Ok(()),
+                code => Err(format!("error {code}")),
+            }
+        })
+    };
+}
+pub(crate) use call;
+
+/// What a hook answers if the vendor's function cannot be found.
+pub(crate) trait Missing {
+    /// The vendor's code for it, or null.
+    fn or(code: i32) -> Self;
+}
+
+impl Missing for i32 {
+    fn or(code: i32) -> Self {
+        code
+    }
+}
+
+impl<T> Missing for *mut T {
+    fn or(_code: i32) -> Self {
+        std::ptr::null_mut()
+    }
+}
+
+impl Missing for xsched_interpose::Handle {
+    fn or(_code: i32) -> Self {
+        Self::NONE
+    }
+}
 
 /// A name that ends with a zero byte, as C has it. For constants: a name that does not stops the compiler.
 pub(crate) const fn c_name(name: &'static str) -> &'static std::ffi::CStr {

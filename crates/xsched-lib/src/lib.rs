@@ -10,7 +10,7 @@
 //! * `api`: the C interface, for programs that schedule themselves or say what they would like.
 //! * `copies`: what happens when the library is in a process twice.
 //! * `ioctl`: the system's function of this name, which platforms watch.
-//! * `around`, `polled`, `callback`: what the hooks and the queues of most platforms have in common.
+//! * `around`, `asked`, `callback`, `polled`, `waits`: what the hooks and the queues of most platforms have in common.
 //! * `cuda`: the NVIDIA platform.
 //! * `hip`: the AMD platform.
 //! * `opencl`: everybody's platform.
@@ -18,6 +18,7 @@
 
 mod api;
 mod around;
+mod asked;
 mod callback;
 mod copies;
 mod cuda;
@@ -29,5 +30,6 @@ mod loader;
 mod opencl;
 mod polled;
 mod station;
+mod waits;
 mod world;
 mod xsim;

@@ -6,6 +6,7 @@
 //!                                          ▼
 //!                          remember what the real one answers, answer with our hook
 //! ```
+//! Whoever asks in all libraries at once, and is told of our export, is told nothing if no other library has the function.
 //!
 //! The real `dlsym` looks at its return address to know who asks, so for names that are not ours it is jumped to, not
 //! called. It may run before anything of ours, or of Rust's, is set up: no lock, no allocation, no state but atomics.
@@ -40,6 +41,31 @@ impl Hook {
     fn is_of_another(&self, found: *mut c_void) -> bool {
         let known = self.real.load(Ordering::Acquire);
         !known.is_null() && known != found
+    }
+
+    /// The library that has the vendor's function under its name; none if the function is not known, or is the library's
+    /// secret: what a look-up of the library's own has found may lie in another.
+    fn home(&self) -> Option<*mut c_void> {
+        let function = self.real.load(Ordering::Acquire);
+        // SAFETY: all zero is a valid value of this plain struct of addresses.
+        let mut whose: libc::Dl_info = unsafe { std::mem::zeroed() };
+        // SAFETY: the place is large enough; the address may be any.
+        let found = !function.is_null() && unsafe { libc::dladdr(function, &raw mut whose) } != 0;
+        if !found || whose.dli_fname.is_null() {
+            return None;
+        }
+        // SAFETY: `dli_fname` is the C string the loader keeps for a library that is loaded; nothing new is loaded.
+        let handle = unsafe { libc::dlopen(whose.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if handle.is_null() {
+            return None;
+        }
+        // SAFETY: the handle is good, and the name a C string.
+        let has_it = !unsafe { real_dlsym()(handle, self.name.as_ptr()) }.is_null();
+        if !has_it {
+            // SAFETY: opened above, and used no more.
+            unsafe { libc::dlclose(handle) };
+        }
+        has_it.then_some(handle)
     }
 
     /// Remembers the vendor's function and answers with ours.
@@ -122,16 +148,7 @@ impl Library {
         if !known.is_null() {
             return known;
         }
-        let mut functions = self.hooks.iter().map(|hook| hook.real.load(Ordering::Acquire).cast_const());
-        let Some(function) = functions.find(|function| !function.is_null()) else { return known };
-        // SAFETY: all zero is a valid value of this plain struct of addresses.
-        let mut whose: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: the place is large enough; the address may be any.
-        if unsafe { libc::dladdr(function, &raw mut whose) } == 0 || whose.dli_fname.is_null() {
-            return known;
-        }
-        // SAFETY: `dli_fname` is the C string the loader keeps for a library that is loaded; nothing new is loaded.
-        let handle = unsafe { libc::dlopen(whose.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        let Some(handle) = self.hooks.iter().find_map(Hook::home) else { return known };
         self.copy.store(handle, Ordering::Release);
         handle
     }
@@ -210,13 +227,18 @@ pub(crate) unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char
         "add rsp, 8",
         "pop rsi",
         "pop rdi",
+        "cmp rax, {nowhere}",
+        "je 3f",
         "test rax, rax",
         "jne 2f",
         // The caller's own arguments and return address are in place: the real one sees its true caller.
         "mov rax, qword ptr [rip + {real}]",
         "jmp rax",
+        "3:",
+        "xor eax, eax",
         "2:",
         "ret",
+        nowhere = const NOWHERE,
         decide = sym decide,
         real = sym REAL_DLSYM,
     )
@@ -253,10 +275,20 @@ pub(crate) unsafe extern "C" fn dlvsym(
     )
 }
 
+/// What [`decide`] answers if nobody has the function but we.
+const NOWHERE: usize = 1;
+
 /// Answers with our hook for a name of ours, and with null for every other.
 unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> *mut c_void {
     let real = real_dlsym();
     // SAFETY: what the caller passed as a name.
+    if is_everywhere(handle) && unsafe { is_ours_alone(name) } {
+        // It leaves word of the failure, as it would without us.
+        // SAFETY: a handle that the loader has for everybody, and a C string.
+        let _ = unsafe { real(libc::RTLD_NEXT, name) };
+        return std::ptr::without_provenance_mut(NOWHERE);
+    }
+    // SAFETY: as above.
     let Some(before) = (unsafe { before(handle, name, caller) }) else { return std::ptr::null_mut() };
     // SAFETY: these are the caller's own arguments.
     let found = unsafe { real(handle, name) };
@@ -301,21 +333,48 @@ impl Before {
     }
 }
 
+/// Whether a symbol is looked up in all libraries, or in all that come later.
+fn is_everywhere(handle: *mut c_void) -> bool {
+    handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT
+}
+
+/// Whether a name is that of a hook, and no library of this process has the function that it stands in front of. Programs
+/// ask that way whether a vendor's library is there.
+///
+/// # Safety
+/// The name is a C string, or null.
+unsafe fn is_ours_alone(name: *const c_char) -> bool {
+    // SAFETY: the caller's word.
+    unsafe { hook_before(name) }.is_some_and(|(name, _)| elf::next_function(name).is_null())
+}
+
 /// What stands before what is looked up in a library; none for what is looked up in all of them, where we come first
 /// anyway.
 ///
 /// # Safety
 /// The name is a C string, or null.
 unsafe fn before(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> Option<Before> {
-    let everywhere = handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT;
-    if name.is_null() || everywhere || crate::copies::is_spare() {
+    if is_everywhere(handle) {
+        return None;
+    }
+    // SAFETY: the caller's word.
+    let (wanted, before) = unsafe { hook_before(name) }?;
+    (!crate::opencl::is_asked_of_a_driver(wanted, caller)).then_some(before)
+}
+
+/// What stands before a function of this name.
+///
+/// # Safety
+/// The name is a C string that outlives the answer, or null.
+unsafe fn hook_before<'a>(name: *const c_char) -> Option<(&'a CStr, Before)> {
+    if name.is_null() || crate::copies::is_spare() {
         return None;
     }
     // SAFETY: by the caller's word, and not null.
     let wanted = unsafe { CStr::from_ptr(name) };
     let hook = LIBRARIES.iter().find_map(|library| library.hook(wanted)).map(Before::Known);
     let before = hook.or_else(|| crate::hip::stand_before(wanted).map(Before::OfCopy))?;
-    (!crate::opencl::is_asked_of_a_driver(wanted, caller)).then_some(before)
+    Some((wanted, before))
 }
 
 /// The function of this name in the libraries that come after ours, for programs that are linked to one of them; else

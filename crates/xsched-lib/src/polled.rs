@@ -1,93 +1,131 @@
-//! A hardware queue of level 1, or 2, whose markers are events of the vendor's, asked one after the other whether they are
-//! done. What a platform adds is [`Vendor`].
+//! A hardware queue of level 1 whose markers are events of the vendor's, asked one after the other whether they are done.
+//! What a platform adds is [`Vendor`], and [`StopPoints`] where it has level 2.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use xsched_core::{Capabilities, DeviceId, HalError, HwQueue, Level, LevelRequest, Marker, Nanos, Progress};
-use xsched_interpose::Lease;
+use xsched_core::{
+    Capabilities, DeviceId, HalError, HwQueue, Level, LevelCost, LevelRequest, Marker, Nanos, Progress,
+};
+use xsched_interpose::{Handle, Lease};
 
 use crate::station::Leased;
+use crate::waits;
 
 /// How long to wait before asking an event again.
 const POLL: Duration = Duration::from_micros(50);
 
-/// What is a vendor's own about a queue. Errors are in the vendor's words.
-pub(crate) trait Vendor: Send + Sync + 'static {
-    /// The handle of a queue.
-    type Queue: Copy + Send + Sync;
-    /// An event, given back when it is dropped.
-    type Event: Send;
-
-    /// Puts an event behind everything launched on the queue so far, and has the device know of it.
-    fn mark(&self, queue: Self::Queue) -> Result<Self::Event, String>;
+/// What is a vendor's own about queues and events. Errors are in the vendor's words.
+pub(crate) trait Vendor: 'static {
+    /// Puts an event on a queue, behind these events, or behind everything launched so far if there are none, and has the
+    /// device know of it.
+    fn mark(queue: Handle, behind: &[Handle]) -> Result<Handle, String>;
 
     /// Whether an event is done. Never waits.
-    fn is_done(&self, event: &Self::Event) -> bool;
+    fn is_done(event: Handle) -> bool;
 
-    /// When an event that is done was done, where the device tells.
-    fn done_at(&self, event: &Self::Event) -> Option<Nanos> {
+    /// How long after it was placed an event of ours was done, where the device tells.
+    fn took(event: Handle) -> Option<Nanos> {
         let _ = event;
         None
     }
 
-    /// Waits until everything launched on the queue so far is done.
-    fn synchronize(&self, queue: Self::Queue) -> Result<(), String>;
+    /// The queue that an event is on; none if it is for the program to complete.
+    fn queue_of(event: Handle) -> Handle;
 
-    /// Whether what is on the queue may be waiting for the program itself. Then nobody may wait for the queue.
-    fn waits_for_program(&self, queue: Self::Queue) -> bool {
-        let _ = queue;
-        false
+    /// Gives back an event of ours.
+    fn release(event: Handle);
+
+    /// Waits until everything launched on the queue so far is done.
+    fn synchronize(queue: Handle) -> Result<(), String>;
+}
+
+/// An event of ours, given back when it is dropped.
+pub(crate) struct Event<V: Vendor> {
+    handle: Handle,
+    placed: Nanos,
+    vendor: PhantomData<fn() -> V>,
+}
+
+impl<V: Vendor> Event<V> {
+    /// See [`Vendor::mark`].
+    pub(crate) fn place(queue: Handle, behind: &[Handle]) -> Result<Self, String> {
+        let placed = Nanos::now();
+        Ok(Self { handle: V::mark(queue, behind)?, placed, vendor: PhantomData })
     }
 
-    /// Stops what the device holds of the queue and has not begun, until [`Vendor::go`]. For devices with level 2.
-    fn stop(&self) {}
+    pub(crate) fn is_done(&self) -> bool {
+        V::is_done(self.handle)
+    }
+}
+
+impl<V: Vendor> Drop for Event<V> {
+    fn drop(&mut self) {
+        V::release(self.handle);
+    }
+}
+
+/// Where a queue can be stopped: level 2.
+pub(crate) trait StopPoints: Send + Sync {
+    /// Puts one behind an event that was just placed.
+    fn place(&self, queue: Handle, event: Handle);
+
+    /// Stops the queue at the next one it comes to, until [`StopPoints::go`].
+    fn stop(&self);
 
     /// Lets it run on.
-    fn go(&self) {}
-
-    /// The program's last hold on the queue is about to go.
-    fn end(&self) {}
+    fn go(&self);
 }
 
 /// See the head of this file.
 pub(crate) struct Polled<V: Vendor> {
-    lease: Lease<V::Queue>,
+    lease: Lease<Handle>,
+    key: usize,
     device: DeviceId,
     capabilities: Capabilities,
-    marks: Mutex<Marks<V::Event>>,
-    vendor: V,
+    marks: Mutex<Marks<V>>,
+    stops: Option<Arc<dyn StopPoints>>,
 }
 
-struct Marks<E> {
-    placed: VecDeque<(Marker, E)>,
+struct Marks<V: Vendor> {
+    placed: VecDeque<(Marker, Event<V>)>,
     reached: Progress,
 }
 
 impl<V: Vendor> Polled<V> {
-    /// A queue of this device, which has the levels of `capabilities`: none above the second.
-    pub(crate) fn new(queue: V::Queue, device: DeviceId, capabilities: Capabilities, vendor: V) -> Self {
+    /// A queue of this device, called so in messages, which says why it has no more than level 1.
+    pub(crate) fn new(queue: Handle, device: DeviceId, name: String, no_more: &str) -> Self {
         let marks = Mutex::new(Marks { placed: VecDeque::new(), reached: Progress::default() });
-        Self { lease: Lease::new(queue), device, capabilities, marks, vendor }
+        let capabilities = Capabilities::block_only(name, no_more);
+        Self { lease: Lease::new(queue), key: queue.addr(), device, capabilities, marks, stops: None }
     }
 
-    fn marks(&self) -> MutexGuard<'_, Marks<V::Event>> {
+    /// The same queue with level 2, or with a reason of its own for lacking it.
+    pub(crate) fn with_stops(self, stops: Result<Arc<dyn StopPoints>, String>) -> Self {
+        let level_2 = stops.as_ref().map(|_| LevelCost::default()).map_err(Clone::clone);
+        Self { stops: stops.ok(), capabilities: self.capabilities.with_deactivate(level_2), ..self }
+    }
+
+    fn marks(&self) -> MutexGuard<'_, Marks<V>> {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn failed(&self, what: &'static str, why: String) -> HalError {
-        HalError::Driver { device: self.capabilities.device().to_owned(), what, why }
     }
 
     /// Does something with the queue, as long as the program has it.
     fn with<R>(
         &self,
         what: &'static str,
-        work: impl FnOnce(V::Queue) -> Result<R, String>,
+        work: impl FnOnce(Handle) -> Result<R, String>,
     ) -> Result<R, HalError> {
         let done = self.lease.with(work).unwrap_or_else(|| Err("the queue was released".to_owned()));
-        done.map_err(|why| self.failed(what, why))
+        done.map_err(|why| HalError::Driver { device: self.capabilities.device().to_owned(), what, why })
+    }
+
+    fn go(&self) {
+        if let Some(stops) = &self.stops {
+            stops.go();
+        }
     }
 }
 
@@ -99,7 +137,8 @@ impl<V: Vendor> Leased for Polled<V> {
         marks.placed.clear();
         marks.reached = Progress { marker: Marker::MAX, at: None };
         drop(marks);
-        self.vendor.end();
+        self.go();
+        waits::forget(self.key);
     }
 }
 
@@ -115,7 +154,13 @@ impl<V: Vendor> HwQueue for Polled<V> {
     fn mark(&self, marker: Marker) -> Result<(), HalError> {
         // Held while the event is placed, so that events lie on the device in the order they have here.
         let mut marks = self.marks();
-        let event = self.with("placing a marker", |queue| self.vendor.mark(queue))?;
+        let event = self.with("placing a marker", |queue| {
+            let event = Event::place(queue, &[])?;
+            if let Some(stops) = &self.stops {
+                stops.place(queue, event.handle);
+            }
+            Ok(event)
+        })?;
         marks.placed.push_back((marker, event));
         Ok(())
     }
@@ -123,11 +168,12 @@ impl<V: Vendor> HwQueue for Polled<V> {
     fn progress(&self) -> Progress {
         let mut marks = self.marks();
         while let Some((marker, event)) = marks.placed.pop_front() {
-            if !self.vendor.is_done(&event) {
+            if !event.is_done() {
                 marks.placed.push_front((marker, event));
                 break;
             }
-            marks.reached = Progress { marker, at: self.vendor.done_at(&event) };
+            let at = V::took(event.handle).map(|took| event.placed + took);
+            marks.reached = Progress { marker, at };
         }
         marks.reached
     }
@@ -139,7 +185,7 @@ impl<V: Vendor> HwQueue for Polled<V> {
                 return Ok(true);
             }
             self.with("waiting for a marker", |queue| {
-                let stuck = self.vendor.waits_for_program(queue);
+                let stuck = waits::for_program(queue.addr());
                 if stuck { Err("the queue waits for the program".to_owned()) } else { Ok(()) }
             })?;
             let left = deadline - Nanos::now();
@@ -151,19 +197,21 @@ impl<V: Vendor> HwQueue for Polled<V> {
     }
 
     fn synchronize(&self) -> Result<(), HalError> {
-        self.with("synchronizing", |queue| self.vendor.synchronize(queue))
+        self.with("synchronizing", V::synchronize)
     }
 
     fn preempt(&self, level: Level) -> Result<(), HalError> {
         // Level 1 is the gate's alone.
-        if self.capabilities.negotiate(LevelRequest::Exactly(level))? > Level::Block {
-            self.vendor.stop();
+        if self.capabilities.negotiate(LevelRequest::Exactly(level))? > Level::Block
+            && let Some(stops) = &self.stops
+        {
+            stops.stop();
         }
         Ok(())
     }
 
     fn restore(&self) -> Result<(), HalError> {
-        self.vendor.go();
+        self.go();
         Ok(())
     }
 }

@@ -1,11 +1,15 @@
 //! What is known about one of the program's queues.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use xsched_core::{HwQueue, LevelRequest, Limit, Wait};
+use xsched_interpose::Handle;
 use xsched_ipc::report::{Severity, report};
 use xsched_ipc::{Client, JoinedQueue};
+
+use crate::loader::Library;
 
 /// A hardware queue that the program may destroy at any time.
 pub(crate) trait Leased: HwQueue {
@@ -16,6 +20,22 @@ pub(crate) trait Leased: HwQueue {
 /// A queue that the program shows us itself: what it is told from others by, and how to make of it what the core needs.
 /// None if it cannot be asked about.
 pub(crate) type Found<T> = Option<(usize, T)>;
+
+/// Makes of a queue what the core needs.
+pub(crate) type Take = Box<dyn FnOnce() -> Option<Arc<dyn Leased>>>;
+
+/// The same for a platform that tells queues apart by their handles, if its library is in the process.
+pub(crate) fn found<H: Leased + 'static>(
+    library: &Library,
+    file: &str,
+    queue: *mut c_void,
+    take: fn(Handle) -> Option<H>,
+) -> Found<Take> {
+    // SAFETY: the program says that it is a queue of its own.
+    let queue = unsafe { Handle::from_pointer(queue) };
+    let take: Take = Box::new(move || take(queue).map(|queue| Arc::new(queue) as _));
+    (library.meet(file) && !queue.is_none()).then(|| (queue.addr(), take))
+}
 
 /// One queue of the program.
 pub(crate) struct Station {

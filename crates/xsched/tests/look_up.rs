@@ -1,4 +1,4 @@
-//! Programs that look functions up by version, and processes with more than one copy of the library.
+//! Programs that look functions up by version, or where there are none, and processes with more than one copy of the library.
 
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;
@@ -33,6 +33,17 @@ fn what_is_looked_up_by_version_is_found_as_without_us_and_hooked() {
     assert_eq!(native[own], "versioned versioned versioned");
     // Of two versions, the one that was asked for first is ours; the other is right, and left alone.
     assert_eq!(scheduled[theirs], "versioned libxsched.so libxsched.so");
+}
+
+#[test]
+fn a_vendors_library_that_is_not_there_is_not_found() {
+    let program = built_program("present", &["-ldl"]);
+    let stage = Stage::with_service();
+    let program = [program.to_str().unwrap(), &stage.library("libxsim.so")];
+    let (native, _) = said(stage.direct(&program));
+    assert_eq!(native.matches("xsim_launch: 0 1 0").count(), 1, "{native}");
+    assert_eq!(native.matches("xsim_launch: 1 0 1").count(), 1, "{native}");
+    assert_eq!(said(stage.run(&[], &program)).0, native);
 }
 
 /// A copy of the library elsewhere, as an older installation would leave one.

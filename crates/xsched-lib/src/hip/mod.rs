@@ -27,9 +27,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use xsched_interpose::forward_once;
-use xsched_ipc::JoinedQueue;
 use xsched_ipc::report::{Severity, report};
 
+use crate::around::through;
 use crate::station::{Found, Leased};
 use crate::world::{World, world};
 use copies::Hook;
@@ -305,14 +305,6 @@ fn launch_all<T>(call: Call, list: *const T, count: c_uint, stream: fn(&T) -> St
             through(&queues.collect::<Vec<_>>(), go);
         },
     )
-}
-
-/// Calls `go` once all queues let it.
-fn through(queues: &[Arc<JoinedQueue>], go: &mut dyn FnMut()) {
-    match queues.split_first() {
-        None => go(),
-        Some((first, others)) => first.launch(|| through(others, go)),
-    }
 }
 
 fn synchronize(call: Call, stream: Stream, default: NoStream) -> Code {

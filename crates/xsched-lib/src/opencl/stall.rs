@@ -8,16 +8,43 @@
 //! The marker's callback opens its barrier, on the vendor's own thread: nobody of ours has to be awake for a queue that
 //! is not stopped to run on.
 
-use std::ffi::c_void;
+use std::ffi::{c_uint, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::hardware::Shared;
-use super::vendor::{self, Event, Handle, Queue};
+use super::vendor::{self, Code, Event, Handle, Queue};
+use crate::asked::{Question, Text};
+use crate::hooks::{call, functions};
+use crate::polled::StopPoints;
 
-/// The stall points of one queue.
-pub(crate) struct Stalls {
-    context: Shared,
-    state: Mutex<State>,
+functions! {
+    of super::LIBRARY;
+
+    fn clGetPlatformInfo(Handle, c_uint, usize, *mut c_void, *mut usize) -> Code = OF_PLATFORM;
+    fn clEnqueueBarrierWithWaitList(Queue, c_uint, *const Event, *mut Event) -> Code = BARRIER;
+    fn clCreateUserEvent(Handle, *mut Code) -> Event = CREATE_USER_EVENT;
+    fn clSetUserEventStatus(Event, i32) -> Code = COMPLETE_USER_EVENT;
+}
+
+static QUEUE_CONTEXT: Question<Handle> = Question::new(&vendor::OF_QUEUE, 0x1090);
+static DEVICE_PLATFORM: Question<Handle> = Question::new(&vendor::OF_DEVICE, 0x1031);
+static PLATFORM_NAME: Question<Text> = Question::new(&OF_PLATFORM, 0x0902);
+
+/// What a queue stopped at a user event costs here was measured, and it keeps its order.
+const STALLS_WELL: &str = "Portable Computing Language";
+const NOT_KNOWN: &str = "whether this implementation stops at user events in time is not known";
+
+/// The stop points of a queue on a device; or why there are none.
+pub(crate) fn points(queue: Queue, device: Handle) -> Result<Arc<dyn StopPoints>, String> {
+    let stalls_well = |platform| PLATFORM_NAME.text(platform).contains(STALLS_WELL);
+    let known = DEVICE_PLATFORM.of(device).is_some_and(stalls_well);
+    let context = QUEUE_CONTEXT.of(queue).filter(|_| known);
+    let context = context.ok_or_else(|| NOT_KNOWN.to_owned())?;
+    Ok(Arc::new(Stalls { context, state: Arc::default() }))
+}
+
+struct Stalls {
+    context: Handle,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Default)]
@@ -27,86 +54,72 @@ struct State {
     closed: Vec<Barrier>,
 }
 
-impl Stalls {
-    /// Of a queue of this context.
-    pub(crate) fn new(context: Handle) -> Arc<Self> {
-        Arc::new(Self { context: Shared(context), state: Mutex::default() })
-    }
-
-    /// Puts one behind a marker that was just placed. If that cannot be done there is none.
-    pub(crate) fn place(self: &Arc<Self>, queue: Queue, marker: Event) {
-        let Some(barrier) = Barrier::place(self.context.0, queue) else { return };
-        let reached = Box::into_raw(Box::new((Arc::clone(self), barrier)));
+impl StopPoints for Stalls {
+    /// If that cannot be done there is none.
+    fn place(&self, queue: Queue, marker: Event) {
+        let Some(barrier) = Barrier::place(self.context, queue) else { return };
+        let reached = Box::into_raw(Box::new((Arc::clone(&self.state), barrier)));
         // `CL_COMPLETE`, or a failure.
         // SAFETY: a marker of ours; `reach` takes back what it is given.
-        let code =
-            vendor::SET_CALLBACK.get().map(|set| unsafe { set(marker, 0, Some(reach), reached.cast()) });
-        if code != Some(vendor::SUCCESS) {
+        if unsafe { call!(vendor::SET_CALLBACK, marker, 0, Some(reach), reached.cast()) }.is_err() {
             // Dropping a barrier opens it.
             // SAFETY: made above; the vendor refused it.
             drop(unsafe { Box::from_raw(reached) });
         }
     }
 
-    /// Stops the queue at the next point it comes to.
-    pub(crate) fn stop(&self) {
-        self.state().stopped = true;
+    fn stop(&self) {
+        lock(&self.state).stopped = true;
     }
 
-    /// Lets the queue run on, past the points it has come to and those before it.
-    pub(crate) fn go(&self) {
+    /// Past the points it has come to and those before it.
+    fn go(&self) {
         let opened = {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             state.stopped = false;
             std::mem::take(&mut state.closed)
         };
         drop(opened);
     }
+}
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The queue has come to a point.
-unsafe extern "C" fn reach(_marker: Event, _status: i32, reached: *mut c_void) {
+unsafe extern "C" fn reach(_marker: *mut c_void, _status: i32, reached: *mut c_void) {
     // SAFETY: made in `place`; the vendor calls this once for each time it was asked to.
-    let (stalls, barrier) = *unsafe { Box::from_raw(reached.cast::<(Arc<Stalls>, Barrier)>()) };
-    let mut state = stalls.state();
+    let (state, barrier) = *unsafe { Box::from_raw(reached.cast::<(Arc<Mutex<State>>, Barrier)>()) };
+    let mut state = lock(&state);
     if state.stopped {
         state.closed.push(barrier);
     }
 }
 
 /// A barrier in a queue, opened when it is dropped.
-struct Barrier(Shared);
+struct Barrier(Event);
 
 impl Barrier {
     fn place(context: Handle, queue: Queue) -> Option<Self> {
-        let (create, barrier) = (vendor::CREATE_USER_EVENT.get()?, vendor::BARRIER.get()?);
-        let mut code = vendor::SUCCESS;
+        let mut code = 0;
         // SAFETY: the context of the queue, and a place for the code.
-        let event = unsafe { create(context, &raw mut code) };
-        if event.is_null() {
+        let event = unsafe { CREATE_USER_EVENT.get()?(context, &raw mut code) };
+        if event.is_none() {
             return None;
         }
-        let placed = Self(Shared(event));
+        let placed = Self(event);
         // SAFETY: a queue that the program has, and a list of one event.
-        let code = unsafe { barrier(queue, 1, &raw const event, std::ptr::null_mut()) };
-        (code == vendor::SUCCESS).then_some(placed)
+        unsafe { call!(BARRIER, queue, 1, &raw const event, std::ptr::null_mut()) }.ok()?;
+        Some(placed)
     }
 }
 
 impl Drop for Barrier {
     fn drop(&mut self) {
-        if let (Some(complete), Some(release)) =
-            (vendor::COMPLETE_USER_EVENT.get(), vendor::RELEASE_EVENT.get())
-        {
-            // SAFETY: our own event, completed and given back once.
-            unsafe {
-                complete(self.0.0, 0);
-                release(self.0.0);
-            }
-        }
+        // SAFETY: our own event, completed and given back once.
+        let _ = unsafe { call!(COMPLETE_USER_EVENT, self.0, 0) };
+        // SAFETY: as above.
+        let _ = unsafe { call!(vendor::RELEASE_EVENT, self.0) };
     }
 }

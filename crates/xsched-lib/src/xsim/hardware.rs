@@ -20,19 +20,11 @@ const NOT_PLACED: Duration = Duration::from_micros(100);
 
 /// See the head of this file.
 pub(crate) struct XsimQueue {
-    lease: Lease<Handle>,
+    lease: Lease<Queue>,
     device: DeviceId,
     capabilities: Capabilities,
     marks: Mutex<Marks>,
 }
-
-#[derive(Clone, Copy)]
-struct Handle(Queue);
-
-// SAFETY: the vendor's functions may be called from any thread, `xsim.h` says.
-unsafe impl Send for Handle {}
-// SAFETY: as above.
-unsafe impl Sync for Handle {}
 
 /// The vendor numbers markers itself, together with events: which of its numbers stands for which of ours.
 #[derive(Default)]
@@ -60,7 +52,7 @@ impl XsimQueue {
         let capabilities = Capabilities::block_only(name, "")
             .with_deactivate(cost(costs[0], costs[1]))
             .with_interrupt(cost(costs[2], costs[3]));
-        let lease = Lease::new(Handle(queue));
+        let lease = Lease::new(queue);
         Some(Self { lease, device, capabilities, marks: Mutex::default() })
     }
 
@@ -74,7 +66,7 @@ impl XsimQueue {
         let failed =
             |why: String| HalError::Driver { device: self.capabilities.device().to_owned(), what, why };
         let function = function.get().ok_or_else(|| failed("the library lacks it".to_owned()))?;
-        match self.lease.with(|Handle(queue)| work(function, queue)) {
+        match self.lease.with(|queue| work(function, queue)) {
             None => Err(failed("the queue was destroyed".to_owned())),
             Some(code @ (vendor::SUCCESS | vendor::NOT_READY)) => Ok(code),
             Some(code) => Err(failed(format!("error {code}"))),

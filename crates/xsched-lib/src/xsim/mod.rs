@@ -3,11 +3,11 @@
 mod hardware;
 mod vendor;
 
-use std::sync::Arc;
+use std::ffi::c_void;
 
 use crate::around;
 use crate::hooks::hooks;
-use crate::station::{Found, Leased};
+use crate::station::{self, Found, Take};
 use hardware::XsimQueue;
 use vendor::{Code, Device, Queue};
 
@@ -18,12 +18,12 @@ hooks! {
     /// Every new queue is put under control.
     fn xsim_queue_create(device: Device, queue: *mut Queue) -> Code = create;
     /// A queue that is destroyed is forgotten first.
-    fn xsim_queue_destroy(queue: Queue) -> Code = |real, queue: Queue| around::released(real, queue.addr());
+    fn xsim_queue_destroy(queue: Queue) -> Code = around::released;
     /// A launch waits at the gate until it may go.
     fn xsim_launch(queue: Queue, length_ns: u64) -> Code
-        = |real, queue: Queue, _| around::launch_or_adopt(real, queue.addr(), || XsimQueue::new(queue));
+        = |real, queue, _| around::launch_or_adopt(real, queue, || XsimQueue::new(queue));
     /// When it returns, the queue may have become idle.
-    fn xsim_synchronize(queue: Queue) -> Code = |real, queue: Queue| around::synchronize(real, queue.addr());
+    fn xsim_synchronize(queue: Queue) -> Code = around::synchronize;
 }
 
 fn create(real: impl FnOnce() -> Code, _device: Device, queue: *mut Queue) -> Code {
@@ -31,13 +31,12 @@ fn create(real: impl FnOnce() -> Code, _device: Device, queue: *mut Queue) -> Co
     if code == vendor::SUCCESS {
         // SAFETY: the vendor has just written the handle there.
         let queue = unsafe { *queue };
-        around::created(queue.addr(), || XsimQueue::new(queue));
+        around::created(queue, || XsimQueue::new(queue));
     }
     code
 }
 
 /// For the C interface: what a queue is known by, and how to take control of it.
-pub(crate) fn find(queue: Queue) -> Found<impl FnOnce() -> Option<Arc<dyn Leased>>> {
-    let known = LIBRARY.meet("libxsim.so") && !queue.is_null();
-    known.then(|| (queue.addr(), move || XsimQueue::new(queue).map(|queue| Arc::new(queue) as _)))
+pub(crate) fn find(queue: *mut c_void) -> Found<Take> {
+    station::found(&LIBRARY, "libxsim.so", queue, XsimQueue::new)
 }

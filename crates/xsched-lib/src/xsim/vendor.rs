@@ -1,15 +1,15 @@
 //! The vendor's functions, as `xsim.h` has them.
 
-use std::ffi::c_void;
+use xsched_interpose::Handle;
 
 use crate::hooks::functions;
 
 /// `xsim_result`.
 pub(crate) type Code = i32;
 /// `xsim_device_t`.
-pub(crate) type Device = *mut c_void;
+pub(crate) type Device = Handle;
 /// `xsim_queue_t`.
-pub(crate) type Queue = *mut c_void;
+pub(crate) type Queue = Handle;
 
 pub(crate) const SUCCESS: Code = 0;
 pub(crate) const NOT_READY: Code = 2;
