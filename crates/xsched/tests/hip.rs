@@ -5,12 +5,9 @@ mod hip_stage;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::process::Command;
 
-use hip_stage::{Scene, ended, kit, said};
+use hip_stage::{Actor, Scene, ended, kit, said};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{Reply, Request, Target, TaskState};
@@ -19,36 +16,6 @@ use xsched_ipc::protocol::{Reply, Request, Target, TaskState};
 const PROGRAMS: [&str; 3] = ["linked", "opened", "looked_up"];
 const IMPORTANT: [&str; 4] = ["--priority", "high", "--name", "high"];
 const UNIMPORTANT: [&str; 4] = ["--priority", "low", "--name", "low"];
-
-/// A program that is killed at the end of its scene, however that ends. What it says is heard all the time.
-struct Actor {
-    program: Child,
-    lines: Receiver<String>,
-}
-
-impl Actor {
-    fn enter(mut command: Command) -> Self {
-        let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(program.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            output.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
-        });
-        Self { program, lines }
-    }
-
-    /// What it says next.
-    fn line(&self) -> String {
-        self.lines.recv_timeout(Duration::from_secs(60)).expect("it runs")
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.program.kill();
-        let _ = self.program.wait();
-    }
-}
 
 /// With somebody who wants the device all the time, so that gates, windows and markers are at work.
 fn with_company(scene: &Scene) -> Actor {

@@ -170,7 +170,7 @@ extern "C" fn hip_standin_unsupported(place: c_int) -> Code {
     answer(Err(NOT_SUPPORTED))
 }
 
-type SetTable = unsafe extern "C" fn(*const c_char, u64, u64, *mut *mut c_void, u64) -> c_int;
+pub(crate) type SetTable = unsafe extern "C" fn(*const c_char, u64, u64, *mut *mut c_void, u64) -> c_int;
 
 /// What `rocprofiler-register` does for AMD's: a tool shows itself by one name, and takes tables by another; or its
 /// library is named.

@@ -7,12 +7,14 @@
 //!
 //! * [`stubs`]: how hooks are written. [`vendor`]: the runtime's functions and types.
 //! * [`table`]: the runtime's own table of functions, which it hands to tools.
+//! * [`hsa`]: the runtime below, for programs that use it without HIP.
 //! * [`hardware`]: a stream. [`marks`]: what is placed in it.
 //! * [`group`]: the streams that are stopped together: in the kernel's driver ([`kfd`]), or at stall points ([`stall`]).
 
 mod copies;
 mod group;
 mod hardware;
+mod hsa;
 mod keeper;
 mod kfd;
 mod marks;
