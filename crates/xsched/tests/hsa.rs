@@ -23,11 +23,9 @@ fn with_company(scene: &Scene) -> Actor {
 
 #[test]
 fn every_packet_arrives_once_whichever_way_the_table_came() {
-    for register in [false, true] {
-        let mut scene = Scene::new(Stage::with_service()).with("XLOG_LEVEL", "INFO");
-        if register {
-            scene = scene.with("HSA_STANDIN_REGISTER", "1");
-        }
+    // As a tool in the process, as one that is named, as rocprofiler-register has it.
+    for way in ["HSA_STANDIN", "HSA_STANDIN_OLD", "HSA_STANDIN_REGISTER"] {
+        let scene = Scene::new(Stage::with_service()).with("XLOG_LEVEL", "INFO").with(way, "1");
         let _company = with_company(&scene);
         assert_eq!(said(scene.direct(&["hsa", "forms"])), FORMS);
         for priority in ["high", "-100"] {

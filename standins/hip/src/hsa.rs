@@ -1,7 +1,8 @@
 //! `libhsa-runtime64.so.1` for the tests, as far as a program needs it that has no HIP: agents, signals, and queues of packets.
 //!
 //! As AMD's: every exported function goes through a table, which is shown to tools when the runtime begins. Those named in
-//! `HSA_TOOLS_LIB` come first, then the libraries of the process that have a `HSA_AMD_TOOL_PRIORITY`, the smaller first. With
+//! `HSA_TOOLS_LIB` come first, then the libraries of the process that have a `HSA_AMD_TOOL_PRIORITY`, the smaller first; those
+//! are not looked for with `HSA_STANDIN_OLD=1`, as version 5.2 has it. With
 //! `HSA_STANDIN_REGISTER=1` it is handed over as `rocprofiler-register` does it, and if that finds somebody, no tool is loaded.
 //!
 //! A kernel takes as many nanoseconds as the first number among its arguments says. `HSA_STANDIN_SIZE` says how large the table

@@ -28,7 +28,8 @@ pub(super) fn load() {
     // SAFETY: a C string; the library is wanted by the user.
     let mut tools: Vec<_> =
         named.map(|name| unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY) }).collect();
-    let mut found = in_process();
+    let old = std::env::var_os("HSA_STANDIN_OLD").is_some();
+    let mut found = if old { Vec::new() } else { in_process() };
     found.sort_by_key(|(priority, _)| *priority);
     tools.extend(found.into_iter().map(|(_, handle)| handle));
     let mut known: Vec<*mut c_void> = Vec::new();

@@ -11,6 +11,8 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use xsched_ipc::report::{Severity, report};
+
 pub(super) type Status = u32;
 pub(super) const SUCCESS: Status = 0;
 /// `HSA_STATUS_ERROR_NOT_INITIALIZED`.
@@ -165,6 +167,10 @@ pub(super) unsafe fn put_hooks(tables: *mut c_void) -> bool {
             unsafe { slot.write(hook) };
         }
     }
+    let hooks = all().filter(|(_, _, hook)| !hook.is_null()).count();
+    let what =
+        format_args!("ROCr showed us its table of {size} bytes: we stand before {hooks} of its functions");
+    report(Severity::Info, what);
     true
 }
 
