@@ -168,8 +168,17 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
             }
             None => refuse(libc::EINVAL),
         },
-        // GET_CLOCK_COUNTERS: all stand still.
-        (5, 40) => 0,
+        // GET_CLOCK_COUNTERS: all stand still. RUNTIME_ENABLE. CREATE_EVENT, DESTROY_EVENT, SET_EVENT, RESET_EVENT: none
+        // ever happens.
+        (5, 40) | (0x25, 16) | (8, 32) | (9..=0xb, 8) => 0,
+        // WAIT_EVENTS: the time is up before that.
+        (0xc, 24) => {
+            drop(queues);
+            std::thread::sleep(std::time::Duration::from_millis(read(16).min(10).into()));
+            // SAFETY: as above.
+            unsafe { word(20).write_unaligned(1) };
+            0
+        }
         // GET_PROCESS_APERTURES_NEW: there is no GPU with any.
         (0x14, 16) => {
             // SAFETY: as above.

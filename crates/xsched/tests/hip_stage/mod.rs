@@ -116,7 +116,8 @@ impl Scene {
         std::fs::read_to_string(self.directory.path().join("driver.log")).unwrap_or_default()
     }
 
-    fn surround(&self, mut command: Command) -> Command {
+    /// A command in these surroundings.
+    pub(crate) fn surround(&self, mut command: Command) -> Command {
         command
             .env("LD_LIBRARY_PATH", &kit().runtime)
             .env("LD_PRELOAD", &kit().driver)
