@@ -11,6 +11,8 @@
 //! * [`hardware`]: a stream. [`marks`]: what is placed in it.
 //! * [`group`]: the streams that are stopped together: in the kernel's driver ([`kfd`]), or at stall points ([`stall`]).
 
+#[cfg(test)]
+mod conformance;
 mod copies;
 mod group;
 mod hardware;
