@@ -12,8 +12,9 @@ use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{Reply, Request, Target, TaskState};
 
-/// How programs come by the runtime: linked, by a library that is opened for itself alone, by looking every function up.
-const PROGRAMS: [&str; 3] = ["linked", "opened", "looked_up"];
+/// How programs come by the runtime: linked, by a library that is opened for itself alone, by looking every function up, and
+/// by looking it up with its version.
+const PROGRAMS: [&str; 4] = ["linked", "opened", "looked_up", "by_version"];
 const IMPORTANT: [&str; 4] = ["--priority", "high", "--name", "high"];
 const UNIMPORTANT: [&str; 4] = ["--priority", "low", "--name", "low"];
 

@@ -54,7 +54,7 @@ fn with_loader_of(root: &Path, runtime: &Path, stage: &Stage, words: &[&str]) ->
     stage.direct(&[&[loader.to_str().unwrap(), "--library-path", &path], words].concat())
 }
 
-/// Where `rocprofiler-register` and a new ROCr are; none, with a word about it, if they are not there.
+/// Where `rocprofiler-register` and a new `ROCr` are; none, with a word about it, if they are not there.
 fn register() -> Option<PathBuf> {
     let root = std::env::var_os("XSCHED_ROCM_REGISTER")
         .map(|path| PathBuf::from(path).join("root/usr/lib/x86_64-linux-gnu"));
@@ -101,8 +101,8 @@ fn amds_register_hands_the_table_to_us_and_to_a_profiler() {
         let output = ended(&mut command);
         let (out, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         let what = format!("{ours}, {theirs}, {named}: {out}{log}");
-        let profiled = if theirs { "profiled 21 launches\n" } else { "" };
-        assert_eq!(out, format!("round 0\nround 1\nround 2\n{profiled}"), "{what}");
+        let last = if theirs { "profiled 21 launches\n" } else { "" };
+        assert_eq!(out, format!("round 0\nround 1\nround 2\n{last}"), "{what}");
         assert_eq!(log.contains(way), ours || named, "{what}");
     }
 }
@@ -128,7 +128,7 @@ fn a_processor(root: &Path) {
     .unwrap();
 }
 
-/// AMD's ROCr in this directory, started on a machine without a GPU: it must show us its table, and work as without us.
+/// AMD's `ROCr` in this directory, started on a machine without a GPU: it must show us its table, and work as without us.
 fn must_show_its_table(library: &Path, loader: Option<&Path>) {
     let directory = tempfile::tempdir().unwrap();
     a_processor(directory.path());

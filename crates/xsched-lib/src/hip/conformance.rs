@@ -1,8 +1,8 @@
 //! The suite that every backend passes, on a stand-in for AMD's runtime. A command is a kernel that takes its time, with an
 //! event of the runtime's behind it, by which it is known to have finished.
 
-use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_int, c_uint, c_void};
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::null_mut;
@@ -19,10 +19,10 @@ use super::vendor::{Code, Dim3, Event, SUCCESS, Stream};
 /// What the suite is run for once more, each in a process of its own: which machine this is.
 const MACHINE: &str = "XSCHED_HIP_CONFORMANCE";
 /// The driver can be asked; or streams can wait for memory.
-const WITH_DRIVER: &str = "driver";
+pub(super) const WITH_DRIVER: &str = "driver";
 const WITH_STALLS: &str = "stalls";
 
-fn machine() -> String {
+pub(super) fn machine() -> String {
     std::env::var(MACHINE).unwrap_or_default()
 }
 
@@ -32,35 +32,48 @@ fn built() -> PathBuf {
     program.parent().and_then(Path::parent).expect("tests lie in a directory of the profile's").to_owned()
 }
 
-/// Builds the stand-ins, as nothing links them. Answers where the runtime is.
-fn runtime() -> &'static Path {
-    static RUNTIME: OnceLock<PathBuf> = OnceLock::new();
-    RUNTIME.get_or_init(|| {
+/// Builds the stand-ins, as nothing links them.
+fn build() {
+    static BUILT: std::sync::Once = std::sync::Once::new();
+    BUILT.call_once(|| {
         let built = built();
         let profile = built.file_name().filter(|name| *name != "debug").unwrap_or("dev".as_ref());
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "-p", "hip-standin", "-p", "kfd-standin", "--profile"]).arg(profile);
         cargo.arg("--target-dir").arg(built.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
         assert!(cargo.status().unwrap().success());
-        let file = built.join(format!("hip-conformance-{}.so", std::process::id()));
-        let link = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../standins/hip/link.sh");
-        assert!(
-            Command::new(link).arg(built.join("libhip_standin.a")).arg(&file).status().unwrap().success()
-        );
-        file
-    })
+    });
+}
+
+/// Links a runtime for this process alone. Answers where it is.
+pub(super) fn link_runtime(name: &str) -> PathBuf {
+    build();
+    let file = built().join(format!("conformance-{}-{name}", std::process::id()));
+    let link = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../standins/hip/link.sh");
+    let mut command = Command::new(link);
+    command.arg(built().join("libhip_standin.a")).arg(&file).arg(name);
+    assert!(command.status().unwrap().success());
+    file
 }
 
 /// The runtime's functions that a program calls.
 struct Runtime {
     copy: usize,
     kernel: *const c_void,
-    launch: unsafe extern "C" fn(*const c_void, Dim3, Dim3, *mut *mut c_void, usize, Stream) -> Code,
-    create_stream: unsafe extern "C" fn(*mut Stream, c_uint) -> Code,
-    create_event: unsafe extern "C" fn(*mut Event) -> Code,
-    record: unsafe extern "C" fn(Event, Stream) -> Code,
-    query: unsafe extern "C" fn(Event) -> Code,
+    launch: Launch,
+    create_stream: CreateStream,
+    create_event: CreateEvent,
+    record: Record,
+    query: Query,
 }
+
+type Launch = unsafe extern "C" fn(*const c_void, Dim3, Dim3, *mut *mut c_void, usize, Stream) -> Code;
+type CreateStream = unsafe extern "C" fn(*mut Stream, c_uint) -> Code;
+type CreateEvent = unsafe extern "C" fn(*mut Event) -> Code;
+type Record = unsafe extern "C" fn(Event, Stream) -> Code;
+type Query = unsafe extern "C" fn(Event) -> Code;
+type Register = unsafe extern "C" fn(*mut c_void, *const c_void, *const c_char) -> c_int;
+
 // SAFETY: the runtime's functions may be called from any thread, and the kernel's name is an address.
 unsafe impl Send for Runtime {}
 // SAFETY: as above.
@@ -70,12 +83,13 @@ fn open() -> &'static Runtime {
     static OPENED: OnceLock<Runtime> = OnceLock::new();
     static KERNEL: u8 = 0;
     OPENED.get_or_init(|| {
-        let path = CString::new(runtime().to_str().unwrap()).unwrap();
+        let file = link_runtime("libamdhip64.so.6");
+        let path = CString::new(file.to_str().unwrap()).unwrap();
         // SAFETY: the library's own beginning is all that runs.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!library.is_null(), "cannot open {path:?}");
         // It is mapped, and nobody else is to find it.
-        let _ = std::fs::remove_file(runtime());
+        let _ = std::fs::remove_file(file);
         let find = |name: &CStr| {
             // SAFETY: the handle is good, and the name a C string.
             let found = unsafe { crate::loader::real_dlsym()(library, name.as_ptr()) };
@@ -86,7 +100,6 @@ fn open() -> &'static Runtime {
         let hook = super::hook(c"hipLaunchKernel").expect("it is hooked");
         copies::put_before(hook, find(hook.name));
         let kernel: *const c_void = (&raw const KERNEL).cast();
-        type Register = unsafe extern "C" fn(*mut c_void, *const c_void, *const std::ffi::c_char) -> c_int;
         // SAFETY: functions of the types that the vendor's header gives them; the arguments that follow are not looked at.
         unsafe {
             let register = std::mem::transmute::<*mut c_void, Register>(find(c"__hipRegisterFunction"));
@@ -94,24 +107,26 @@ fn open() -> &'static Runtime {
             Runtime {
                 copy: copies::only().expect("the one that was just opened"),
                 kernel,
-                launch: std::mem::transmute(find(c"hipLaunchKernel")),
-                create_stream: std::mem::transmute(find(c"hipStreamCreateWithFlags")),
-                create_event: std::mem::transmute(find(c"hipEventCreate")),
-                record: std::mem::transmute(find(c"hipEventRecord")),
-                query: std::mem::transmute(find(c"hipEventQuery")),
+                launch: std::mem::transmute::<*mut c_void, Launch>(find(c"hipLaunchKernel")),
+                create_stream: std::mem::transmute::<*mut c_void, CreateStream>(find(
+                    c"hipStreamCreateWithFlags",
+                )),
+                create_event: std::mem::transmute::<*mut c_void, CreateEvent>(find(c"hipEventCreate")),
+                record: std::mem::transmute::<*mut c_void, Record>(find(c"hipEventRecord")),
+                query: std::mem::transmute::<*mut c_void, Query>(find(c"hipEventQuery")),
             }
         }
     })
 }
 
 /// The right to use the device alone: a process's streams are stopped together, or not at all.
-struct Alone;
+pub(super) struct Alone;
 
 static TAKEN: Mutex<bool> = Mutex::new(false);
 static FREED: Condvar = Condvar::new();
 
 impl Alone {
-    fn take() -> Self {
+    pub(super) fn take() -> Self {
         *FREED.wait_while(TAKEN.lock().unwrap(), |taken| *taken).unwrap() = true;
         Self
     }
@@ -128,7 +143,7 @@ impl Drop for Alone {
 struct Known {
     stream: usize,
     finished: u64,
-    events: std::collections::VecDeque<usize>,
+    events: VecDeque<usize>,
 }
 
 /// A device, and what is known of each queue, by where it lies.
@@ -155,7 +170,7 @@ impl Subject for Device {
         assert_eq!(unsafe { (open().create_stream)(&raw mut stream, NON_BLOCKING) }, SUCCESS);
         let place = Place::of(open().copy, Which::Made(stream)).expect("a stream has one");
         let queue = Arc::new(HipStream::new(place).expect("a stream that was just made"));
-        let known = Known { stream: stream.expose_provenance(), finished: 0, events: Default::default() };
+        let known = Known { stream: stream.expose_provenance(), finished: 0, events: VecDeque::default() };
         self.queues.lock().unwrap().insert(Arc::as_ptr(&queue).addr(), known);
         queue
     }
@@ -210,11 +225,11 @@ fn the_suite_passes_on_machines_that_have_more() {
     if !machine().is_empty() {
         return;
     }
-    runtime();
+    build();
     // One after the other: the checks are sensitive to how busy the machine is.
     for machine in [WITH_DRIVER, WITH_STALLS] {
         let mut again = Command::new(std::env::current_exe().unwrap());
-        again.arg("hip::conformance").env(MACHINE, machine);
+        again.args(["hip::conformance", "hip::hsa::conformance"]).env(MACHINE, machine);
         match machine {
             WITH_DRIVER => again.env("LD_PRELOAD", built().join("libkfd_standin.so")),
             _ => again.env("GPU_STREAMOPS_CP_WAIT", "1"),

@@ -63,13 +63,13 @@ fn examine(machine: &Machine, runtime: &str) -> Check {
 
 /// The runtime below HIP: of interest for programs that have no HIP.
 fn examine_below(machine: &Machine, runtime: &str) -> Check {
-    let mut what = format!(
+    let tools = machine.variable("HSA_TOOLS_LIB");
+    let beside = tools.map(|tools| format!("; `{tools}` of HSA_TOOLS_LIB comes before us and keeps working"));
+    let what = format!(
         "{runtime}: programs that use it without HIP are reached as by a tool of its own, at the doorbells of their \
-         queues, for they have no HIP whose table or names could be found"
+         queues, for they have no HIP whose table or names could be found{}",
+        beside.unwrap_or_default()
     );
-    if let Some(tools) = machine.variable("HSA_TOOLS_LIB") {
-        what += &format!("; `{tools}` of HSA_TOOLS_LIB comes before us and keeps working");
-    }
     Check::ok(HERE, name_of(runtime), what)
 }
 

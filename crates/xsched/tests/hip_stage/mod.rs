@@ -84,6 +84,7 @@ pub(crate) fn kit() -> &'static Kit {
         compile("opened", &[&opening(&["libconsumer.so"])], &["main.c"]);
         compile("twice", &[&opening(&["libconsumer.so", "libother.so"])], &["main.c"]);
         compile("looked_up", &["-DLOOK_UP"], &["main.c", "consumer.c"]);
+        compile("by_version", &["-DLOOK_UP", "-DBY_VERSION"], &["main.c", "consumer.c"]);
         compile("libnaive.so", &library, &["naive.c"]);
         compile("libprofiler.so", &library, &["profiler.c"]);
         compile("hsa", &[], &["hsa.c"]);

@@ -13,13 +13,23 @@ static LOADED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 type OnLoad = unsafe extern "C" fn(*mut Tables, u64, u64, *const *const c_char) -> bool;
 type OnUnload = unsafe extern "C" fn();
 
-pub(super) fn load() {
+/// For tests in the same process, which are no tools.
+#[unsafe(no_mangle)]
+extern "C" fn hsa_standin_tables() -> *mut Tables {
+    tables()
+}
+
+fn tables() -> *mut Tables {
     let size = std::env::var("HSA_STANDIN_SIZE").ok().and_then(|size| size.parse().ok());
     let whole = u32::try_from(VERSION_BYTES + 8 * SLOTS).unwrap_or(0);
     let core: &Core = core();
     core.version[1].store(size.unwrap_or(whole), Ordering::Release);
     let tables = Tables { version: [3, 0, 0, 0], core, others: [ptr::null(); 3] };
-    let tables = Box::leak(Box::new(tables));
+    Box::into_raw(Box::new(tables))
+}
+
+pub(super) fn load() {
+    let tables = tables();
     if std::env::var_os("HSA_STANDIN_REGISTER").is_some() && hand_over(tables) {
         return;
     }

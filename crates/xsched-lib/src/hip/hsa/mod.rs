@@ -12,6 +12,8 @@
 //! own offer, intercept queues, copies every packet, holds a lock meanwhile, and at times goes on in the thread that serves all
 //! signals of the process: nobody may wait there.
 
+#[cfg(test)]
+mod conformance;
 mod doorbells;
 mod queue;
 mod table;

@@ -116,8 +116,9 @@ impl HsaQueue {
                 return Err("the runtime has ended");
             };
             let index = self.doorbell.packets();
+            // The device may have read further than we have been told: then it is being written to.
             // SAFETY: as above.
-            let room = unsafe { index.wrapping_sub(read(queue)) } + 1 < size;
+            let room = unsafe { index.checked_sub(read(queue)) }.is_some_and(|unread| unread + 1 < size);
             // SAFETY: as above.
             if !room || unsafe { change(queue, index, index + 1) } != index {
                 return Err(full);
