@@ -5,6 +5,7 @@ mod hip_stage;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;
 
+use std::path::Path;
 use std::process::Command;
 
 use hip_stage::{Actor, Scene, ended, kit, said};
@@ -361,4 +362,31 @@ fn three_priorities_are_three() {
     eventually("the third waits on", || state("-10") == Some(TaskState::Held));
     drop(middle);
     eventually("the third has the device", || state("-10") != Some(TaskState::Held));
+}
+
+#[test]
+fn the_c_interface_controls_streams_of_every_copy_of_the_runtime() {
+    let stage = Stage::with_service();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = kit().programs.join(format!("capi.{}", std::process::id()));
+    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-o"]).arg(&program);
+    compiler.arg(root.join("tests/programs/hip/capi.c")).arg("-I").arg(root.join("../../include"));
+    // Ours first, as programs that were written for the reference have it.
+    compiler.arg(stage.library("libxsched.so")).arg(kit().runtime.join("libamdhip64.so.6"));
+    let compiled = compiler.args(["-ldl", "-lpthread"]).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    for table in [true, false] {
+        for scheduler in ["APP", "GLB"] {
+            let mut scene = Scene::new(Stage::with_service())
+                .with("HIP_RUNTIME", kit().other_runtime.join("libamdhip64.so.6"))
+                .with("XSCHED_SCHEDULER", scheduler);
+            if !table {
+                scene = scene.with("HIP_STANDIN_NO_REGISTER", "1");
+            }
+            let said = said(scene.direct(&[program.to_str().unwrap()]));
+            assert_eq!(said, "its own: right\nthe other's: right\n", "{table}, {scheduler}");
+        }
+    }
+    std::fs::remove_file(program).unwrap();
 }

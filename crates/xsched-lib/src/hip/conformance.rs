@@ -105,7 +105,7 @@ fn open() -> &'static Runtime {
             let register = std::mem::transmute::<*mut c_void, Register>(find(c"__hipRegisterFunction"));
             register(null_mut(), kernel, c"spin".as_ptr());
             Runtime {
-                copy: copies::only().expect("the one that was just opened"),
+                copy: *copies::all(hook).first().expect("the one that was just opened"),
                 kernel,
                 launch: std::mem::transmute::<*mut c_void, Launch>(find(c"hipLaunchKernel")),
                 create_stream: std::mem::transmute::<*mut c_void, CreateStream>(find(

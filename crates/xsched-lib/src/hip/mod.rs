@@ -362,8 +362,21 @@ pub(crate) fn find(stream: Stream) -> Found<impl FnOnce() -> Option<Arc<dyn Leas
         2 => Which::PerThread,
         _ => Which::Made(stream),
     };
-    let place = Place::of(copies::only()?, which)?;
+    let place = Place::of(copy_of(which)?, which)?;
     Some((place.key, move || HipStream::new(place).map(|stream| Arc::new(stream) as _)))
+}
+
+/// The copy that a stream belongs to: it alone knows it. A default stream says nothing about whose it is.
+fn copy_of(which: Which) -> Option<usize> {
+    let copies = copies::all(&hook::hipLaunchKernel);
+    match (copies.as_slice(), which) {
+        ([only], _) => Some(*only),
+        (several, Which::Made(stream)) => {
+            let mut several = several.iter().copied();
+            several.find(|copy| hardware::device_of_stream(*copy, stream).is_some())
+        }
+        _ => None,
+    }
 }
 
 #[cold]
