@@ -390,3 +390,45 @@ fn the_c_interface_controls_streams_of_every_copy_of_the_runtime() {
     }
     std::fs::remove_file(program).unwrap();
 }
+
+#[test]
+fn compute_units_are_left_free_while_somebody_more_important_is_there() {
+    let topology = tempfile::tempdir().unwrap();
+    let node = topology.path().join("sys/class/kfd/kfd/topology/nodes/1");
+    std::fs::create_dir_all(&node).unwrap();
+    std::fs::write(node.join("gpu_id"), "1000\n").unwrap();
+    // At 0000:c1:00.0, with 104 units.
+    std::fs::write(node.join("properties"), "simd_count 416\nsimd_per_cu 4\nlocation_id 49408\ndomain 0\n")
+        .unwrap();
+    let masks = |scene: &Scene, pid: u32| {
+        let log = scene.driver_log();
+        let line = format!("{pid} mask ");
+        let of_it = log.lines().filter_map(|text| text.strip_prefix(&line));
+        of_it
+            .filter_map(|text| text.split_once(" units ").map(|(_, rest)| rest.to_owned()))
+            .collect::<Vec<_>>()
+    };
+    let scene = Scene::new(Stage::with_service())
+        .with("KFD_STANDIN_ROOT", topology.path())
+        .with("XSCHED_HIP_SPARE_CUS", "25");
+    let low = with_company(&scene);
+    let pid = low.program.id();
+    assert!(masks(&scene, pid).is_empty(), "alone, it has them all");
+    let high = Actor::enter(scene.run(&IMPORTANT, &["linked", "requests", "100000", "4", "500", "20"]));
+    high.line();
+    eventually("it leaves a quarter free", || masks(&scene, pid).contains(&"78 good true".to_owned()));
+    assert!(
+        masks(&scene, high.program.id()).iter().all(|mask| mask == "104 good true"),
+        "the other has them all"
+    );
+    drop(high);
+    let ends_with_all = || masks(&scene, pid).last().is_some_and(|mask| mask == "104 good true");
+    eventually("it has them all again", ends_with_all);
+    // Who did not ask for it has all, all the time.
+    let scene = Scene::new(Stage::with_service()).with("KFD_STANDIN_ROOT", topology.path());
+    let _low = with_company(&scene);
+    let high = Actor::enter(scene.run(&IMPORTANT, &["linked", "requests", "100000", "4", "500", "20"]));
+    high.line();
+    eventually("it gives way", || scene.driver_log().contains(" share 0 "));
+    assert!(!scene.driver_log().contains(" mask "), "{}", scene.driver_log());
+}

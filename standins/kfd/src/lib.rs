@@ -168,6 +168,19 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
             }
             None => refuse(libc::EINVAL),
         },
+        // SET_CU_MASK: how many units a queue may use.
+        (0x1a, 16) => {
+            let (id, bits) = (read(0), read(4));
+            // SAFETY: as above; the words are as many as is said.
+            let words = unsafe {
+                let words = argument.byte_add(8).cast::<*const u32>().read_unaligned();
+                std::slice::from_raw_parts(words, usize::try_from(bits / 32).unwrap_or(0))
+            };
+            let used: u32 = words.iter().map(|word| word.count_ones()).sum();
+            let good = queues.contains_key(&id) && bits > 0 && bits.is_multiple_of(32) && used > 0;
+            log(format_args!("mask {id} units {used} good {good}"));
+            if good { 0 } else { refuse(libc::EINVAL) }
+        }
         // GET_CLOCK_COUNTERS: all stand still. RUNTIME_ENABLE. CREATE_EVENT, DESTROY_EVENT, SET_EVENT, RESET_EVENT: none
         // ever happens.
         (5, 40) | (0x25, 16) | (8, 32) | (9..=0xb, 8) => 0,

@@ -10,6 +10,7 @@
 //! * [`hsa`]: the runtime below, for programs that use it without HIP.
 //! * [`hardware`]: a stream. [`marks`]: what is placed in it.
 //! * [`group`]: the streams that are stopped together: in the kernel's driver ([`kfd`]), or at stall points ([`stall`]).
+//!   [`mask`]: compute units that they leave free.
 
 #[cfg(test)]
 mod conformance;
@@ -20,6 +21,7 @@ mod hsa;
 mod keeper;
 mod kfd;
 mod marks;
+mod mask;
 mod stall;
 mod stubs;
 mod table;
