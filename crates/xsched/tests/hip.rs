@@ -374,8 +374,8 @@ fn the_c_interface_controls_streams_of_every_copy_of_the_runtime() {
     compiler.arg(root.join("tests/programs/hip/capi.c")).arg("-I").arg(root.join("../../include"));
     // Ours first, as programs that were written for the reference have it.
     compiler.arg(stage.library("libxsched.so")).arg(kit().runtime.join("libamdhip64.so.6"));
-    let compiled = compiler.args(["-ldl", "-lpthread"]).output().unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let output = compiler.args(["-ldl", "-lpthread"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for table in [true, false] {
         for scheduler in ["APP", "GLB"] {
             let mut scene = Scene::new(Stage::with_service())

@@ -17,7 +17,7 @@ use super::hardware::{HipStream, Place, Which};
 use super::vendor::{Code, Dim3, Event, SUCCESS, Stream};
 
 /// What the suite is run for once more, each in a process of its own: which machine this is.
-const MACHINE: &str = "XSCHED_HIP_CONFORMANCE";
+const MACHINE: &str = "HIP_STANDIN_MACHINE";
 /// The driver can be asked; or streams can wait for memory.
 pub(super) const WITH_DRIVER: &str = "driver";
 const WITH_STALLS: &str = "stalls";
