@@ -4,6 +4,7 @@
  *   forms                                          packets in every form; says how many are done
  *   work ROUNDS COMMANDS LENGTH_US                 kernels on two queues, round after round
  *   requests COUNT COMMANDS LENGTH_US PERIOD_MS    says for each request how many microseconds it took, then waits for input
+ *   cost BATCHES                                   nanoseconds for one ring of a doorbell, the best of so many batches
  *   again                                          the same as forms, after the runtime was ended and begun anew
  *
  * With HIP_RUNTIME, that library is opened first, as by a program that has HIP too.
@@ -198,6 +199,19 @@ static int requests(long count, long commands, long length_us, long period_ms) {
     return 0;
 }
 
+static int cost(long batches) {
+    uint64_t best = UINT64_MAX;
+    hsa_queue_t *queue = make_queue(MULTI);
+    for (long batch = 0; batch < batches; batch++) {
+        uint64_t begin = now_ns();
+        for (int n = 0; n < 1000; n++) hsa_signal_store_screlease(queue->doorbell, -1);
+        uint64_t took = now_ns() - begin;
+        if (took < best) best = took;
+    }
+    printf("%.1f\n", (double)best / 1000);
+    return hsa_queue_destroy(queue);
+}
+
 int main(int argc, char **argv) {
     const char *hip = getenv("HIP_RUNTIME");
     if (hip != NULL && dlopen(hip, RTLD_NOW | RTLD_LOCAL) == NULL) {
@@ -219,6 +233,7 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "forms") == 0) status = forms();
     if (strcmp(argv[1], "work") == 0) status = work(number[0], number[1], number[2]);
+    if (strcmp(argv[1], "cost") == 0) status = cost(number[0]);
     if (strcmp(argv[1], "requests") == 0) status = requests(number[0], number[1], number[2], number[3]);
     must(hsa_shut_down(), "hsa_shut_down");
     return status;
