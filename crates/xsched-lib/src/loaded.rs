@@ -56,7 +56,7 @@ fn library_of(address: *const c_void) -> Option<libc::Dl_info> {
 }
 
 /// What the loader calls the libraries of this process, the oldest first. The program itself has no name.
-fn names() -> Vec<CString> {
+pub(crate) fn names() -> Vec<CString> {
     unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, names: *mut c_void) -> c_int {
         // SAFETY: the loader passes its own record, and what we passed on to it below.
         let (name, names) = unsafe { ((*info).dlpi_name, &mut *names.cast::<Vec<CString>>()) };

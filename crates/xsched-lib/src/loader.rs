@@ -154,6 +154,11 @@ impl Library {
     }
 }
 
+/// Whether a library is in this process whose file has this name, or this name and a version.
+pub(crate) fn is_loaded(file: &str) -> bool {
+    loaded(file).is_some()
+}
+
 /// The path of the first library of this process whose file has this name, or this name and a version.
 fn loaded(file: &str) -> Option<CString> {
     struct Search<'a> {

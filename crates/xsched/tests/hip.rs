@@ -5,50 +5,19 @@ mod hip_stage;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::path::Path;
+use std::process::Command;
 
-use hip_stage::{Scene, ended, kit, said};
+use hip_stage::{Actor, Scene, ended, kit, said};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{Reply, Request, Target, TaskState};
 
-/// How programs come by the runtime: linked, by a library that is opened for itself alone, by looking every function up.
-const PROGRAMS: [&str; 3] = ["linked", "opened", "looked_up"];
+/// How programs come by the runtime: linked, by a library that is opened for itself alone, by looking every function up, and
+/// by looking it up with its version.
+const PROGRAMS: [&str; 4] = ["linked", "opened", "looked_up", "by_version"];
 const IMPORTANT: [&str; 4] = ["--priority", "high", "--name", "high"];
 const UNIMPORTANT: [&str; 4] = ["--priority", "low", "--name", "low"];
-
-/// A program that is killed at the end of its scene, however that ends. What it says is heard all the time.
-struct Actor {
-    program: Child,
-    lines: Receiver<String>,
-}
-
-impl Actor {
-    fn enter(mut command: Command) -> Self {
-        let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(program.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            output.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
-        });
-        Self { program, lines }
-    }
-
-    /// What it says next.
-    fn line(&self) -> String {
-        self.lines.recv_timeout(Duration::from_secs(60)).expect("it runs")
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.program.kill();
-        let _ = self.program.wait();
-    }
-}
 
 /// With somebody who wants the device all the time, so that gates, windows and markers are at work.
 fn with_company(scene: &Scene) -> Actor {
@@ -393,4 +362,73 @@ fn three_priorities_are_three() {
     eventually("the third waits on", || state("-10") == Some(TaskState::Held));
     drop(middle);
     eventually("the third has the device", || state("-10") != Some(TaskState::Held));
+}
+
+#[test]
+fn the_c_interface_controls_streams_of_every_copy_of_the_runtime() {
+    let stage = Stage::with_service();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = kit().programs.join(format!("capi.{}", std::process::id()));
+    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-o"]).arg(&program);
+    compiler.arg(root.join("tests/programs/hip/capi.c")).arg("-I").arg(root.join("../../include"));
+    // Ours first, as programs that were written for the reference have it.
+    compiler.arg(stage.library("libxsched.so")).arg(kit().runtime.join("libamdhip64.so.6"));
+    let output = compiler.args(["-ldl", "-lpthread"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for table in [true, false] {
+        for scheduler in ["APP", "GLB"] {
+            let mut scene = Scene::new(Stage::with_service())
+                .with("HIP_RUNTIME", kit().other_runtime.join("libamdhip64.so.6"))
+                .with("XSCHED_SCHEDULER", scheduler);
+            if !table {
+                scene = scene.with("HIP_STANDIN_NO_REGISTER", "1");
+            }
+            let said = said(scene.direct(&[program.to_str().unwrap()]));
+            assert_eq!(said, "its own: right\nthe other's: right\n", "{table}, {scheduler}");
+        }
+    }
+    std::fs::remove_file(program).unwrap();
+}
+
+#[test]
+fn compute_units_are_left_free_while_somebody_more_important_is_there() {
+    let topology = tempfile::tempdir().unwrap();
+    let node = topology.path().join("sys/class/kfd/kfd/topology/nodes/1");
+    std::fs::create_dir_all(&node).unwrap();
+    std::fs::write(node.join("gpu_id"), "1000\n").unwrap();
+    // At 0000:c1:00.0, with 104 units.
+    std::fs::write(node.join("properties"), "simd_count 416\nsimd_per_cu 4\nlocation_id 49408\ndomain 0\n")
+        .unwrap();
+    let masks = |scene: &Scene, pid: u32| {
+        let log = scene.driver_log();
+        let line = format!("{pid} mask ");
+        let of_it = log.lines().filter_map(|text| text.strip_prefix(&line));
+        of_it
+            .filter_map(|text| text.split_once(" units ").map(|(_, rest)| rest.to_owned()))
+            .collect::<Vec<_>>()
+    };
+    let scene = Scene::new(Stage::with_service())
+        .with("KFD_STANDIN_ROOT", topology.path())
+        .with("XSCHED_HIP_SPARE_CUS", "25");
+    let low = with_company(&scene);
+    let pid = low.program.id();
+    assert!(masks(&scene, pid).is_empty(), "alone, it has them all");
+    let high = Actor::enter(scene.run(&IMPORTANT, &["linked", "requests", "100000", "4", "500", "20"]));
+    high.line();
+    eventually("it leaves a quarter free", || masks(&scene, pid).contains(&"78 good true".to_owned()));
+    assert!(
+        masks(&scene, high.program.id()).iter().all(|mask| mask == "104 good true"),
+        "the other has them all"
+    );
+    drop(high);
+    let ends_with_all = || masks(&scene, pid).last().is_some_and(|mask| mask == "104 good true");
+    eventually("it has them all again", ends_with_all);
+    // Who did not ask for it has all, all the time.
+    let scene = Scene::new(Stage::with_service()).with("KFD_STANDIN_ROOT", topology.path());
+    let _low = with_company(&scene);
+    let high = Actor::enter(scene.run(&IMPORTANT, &["linked", "requests", "100000", "4", "500", "20"]));
+    high.line();
+    eventually("it gives way", || scene.driver_log().contains(" share 0 "));
+    assert!(!scene.driver_log().contains(" mask "), "{}", scene.driver_log());
 }

@@ -47,6 +47,137 @@ fn a_program_of_amds_compiler_ends_on_amds_runtime_as_it_does_without_us() {
     );
 }
 
+/// A program, started with the C library in `root`, that finds AMD's runtime in another directory.
+fn with_loader_of(root: &Path, runtime: &Path, stage: &Stage, words: &[&str]) -> Command {
+    let loader = root.join("ld-linux-x86-64.so.2");
+    let path = format!("{}:{}", runtime.display(), root.display());
+    stage.direct(&[&[loader.to_str().unwrap(), "--library-path", &path], words].concat())
+}
+
+/// Where `rocprofiler-register` and a new `ROCr` are; none, with a word about it, if they are not there.
+fn register() -> Option<PathBuf> {
+    let root = std::env::var_os("XSCHED_ROCM_REGISTER")
+        .map(|path| PathBuf::from(path).join("root/usr/lib/x86_64-linux-gnu"));
+    let there = root.filter(|root| root.join("librocprofiler-register.so.0").exists());
+    if there.is_none() {
+        eprintln!(
+            "rocprofiler-register is not there: not tested (scripts/rocm-libraries, and XSCHED_ROCM_REGISTER)"
+        );
+    }
+    there
+}
+
+#[test]
+fn amds_register_hands_the_table_to_us_and_to_a_profiler() {
+    const WORK: [&str; 4] = ["work", "3", "7", "100"];
+    let Some(root) = register() else { return };
+    let (profiler, way) =
+        (kit().programs.join("libprofiler.so"), "HIP is scheduled by the runtime's own table");
+    // With nobody, with us alone, with a profiler alone, with both; and with us where nothing is preloaded.
+    for (ours, theirs, named) in [
+        (false, false, false),
+        (true, false, false),
+        (false, true, false),
+        (true, true, false),
+        (false, false, true),
+    ] {
+        let scene = Scene::new(Stage::with_service());
+        let library = scene.stage.library("libxsched.so");
+        let program = kit().programs.join("opened");
+        let words = [&[program.to_str().unwrap()], &WORK[..]].concat();
+        let mut command = scene.surround(with_loader_of(&root, &kit().runtime, &scene.stage, &words));
+        let preload = [
+            ours.then_some(library.as_str()),
+            theirs.then_some(profiler.to_str().unwrap()),
+            kit().driver.to_str(),
+        ];
+        let preload: Vec<_> = preload.into_iter().flatten().collect();
+        command.env("LD_PRELOAD", preload.join(":")).env("XLOG_LEVEL", "INFO");
+        command.env("HIP_STANDIN_REGISTER", root.join("librocprofiler-register.so.0"));
+        command.env("XSCHED_SCHEDULER", "GLB").env("XSCHED_AUTO_XQUEUE", "ON");
+        if named {
+            command.env("ROCPROFILER_REGISTER_LIBRARY", &library);
+        }
+        let output = ended(&mut command);
+        let (out, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let what = format!("{ours}, {theirs}, {named}: {out}{log}");
+        let last = if theirs { "profiled 21 launches\n" } else { "" };
+        assert_eq!(out, format!("round 0\nround 1\nround 2\n{last}"), "{what}");
+        assert_eq!(log.contains(way), ours || named, "{what}");
+    }
+}
+
+/// The driver's description of a machine with a processor and no GPU: enough for AMD's runtime to begin.
+fn a_processor(root: &Path) {
+    let topology = root.join("sys/devices/virtual/kfd/kfd/topology");
+    let bank = topology.join("nodes/0/mem_banks/0");
+    std::fs::create_dir_all(&bank).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(topology.join(name), text).unwrap();
+    write("generation_id", "1\n");
+    write("system_properties", "platform_oem 0\nplatform_id 0\nplatform_rev 0\n");
+    write("nodes/0/gpu_id", "0\n");
+    write("nodes/0/name", "\n");
+    write(
+        "nodes/0/properties",
+        "cpu_cores_count 1\nsimd_count 0\nmem_banks_count 1\ncaches_count 0\nio_links_count 0\n",
+    );
+    std::fs::write(
+        bank.join("properties"),
+        "heap_type 0\nsize_in_bytes 1073741824\nflags 0\nwidth 64\nmem_clk_max 2666\n",
+    )
+    .unwrap();
+}
+
+/// AMD's `ROCr` in this directory, started on a machine without a GPU: it must show us its table, and work as without us.
+fn must_show_its_table(library: &Path, loader: Option<&Path>) {
+    let directory = tempfile::tempdir().unwrap();
+    a_processor(directory.path());
+    let program = directory.path().join("rocr");
+    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-Wl,--unresolved-symbols=ignore-all", "-o"]);
+    let output = compiler.arg(&program).arg(source("rocr.c")).arg(library).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let scene = Scene::new(Stage::with_service());
+    let run = |preload: &str| {
+        let program = program.to_str().unwrap();
+        let mut command = match loader {
+            Some(root) => with_loader_of(root, root, &scene.stage, &[program]),
+            None => scene.stage.direct(&[program]),
+        };
+        command
+            .env("LD_PRELOAD", preload)
+            .env("KFD_STANDIN_ROOT", directory.path())
+            .env("XLOG_LEVEL", "INFO");
+        // As `xsched run` has it.
+        if let Some((ours, _)) = preload.split_once(':') {
+            command.env("HSA_TOOLS_LIB", ours).env("XSCHED_SCHEDULER", "GLB").env("XSCHED_AUTO_XQUEUE", "ON");
+        }
+        let output = ended(&mut command);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let driver = kit().driver.display().to_string();
+    let (direct, _) = run(&driver);
+    assert!(direct.starts_with("hsa_init 0\n") && direct.ends_with("hsa_shut_down 0\n"), "{direct}");
+    let (scheduled, log) = run(&format!("{}:{driver}", scene.stage.library("libxsched.so")));
+    assert_eq!(scheduled, direct, "{log}");
+    let shown = log.lines().filter(|line| line.contains("ROCr showed us its table")).count();
+    assert_eq!(shown, 2, "begun twice: {log}");
+}
+
+#[test]
+fn amds_runtime_below_hip_shows_us_its_table() {
+    let installed = Path::new("/usr/lib/x86_64-linux-gnu/libhsa-runtime64.so.1");
+    if installed.exists() {
+        must_show_its_table(installed, None);
+    } else {
+        eprintln!("ROCr is not installed: not tested (apt-get install libhsa-runtime64-1)");
+    }
+    if let Some(root) = register() {
+        must_show_its_table(&root.join("libhsa-runtime64.so.1"), Some(&root));
+    }
+}
+
 /// The directory with AMD's libraries, the name of its C library's loader in it, and the stand-in under the name that these
 /// libraries know; none, with a word about it, if they are not there.
 struct Libraries {
@@ -85,9 +216,7 @@ impl Libraries {
 
     /// A program, started with the C library that the others were built for.
     fn command(&self, stage: &Stage, program: &Path) -> Command {
-        let loader = self.root.join("ld-linux-x86-64.so.2");
-        let path = format!("{}:{}", self.runtime.display(), self.root.display());
-        stage.direct(&[loader.to_str().unwrap(), "--library-path", &path, program.to_str().unwrap()])
+        with_loader_of(&self.root, &self.runtime, stage, &[program.to_str().unwrap()])
     }
 
     /// Runs a program without us, by table, by name. What it says must be

@@ -96,17 +96,28 @@ impl Device {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let (made, turn) = &mut queues[which];
         if made.len() < QUEUES {
-            let (sim, passed) = (self.make_queue()?, self.make_queue()?);
-            let ring = Ring { magic: u64::from_le_bytes(*b"kfd-ring"), control };
-            let queue = Arc::new(HwQueue { ring, sim, last: Mutex::new(0), passed, stalls: Mutex::new(0) });
-            // Known to the driver until the process ends.
-            std::mem::forget(Arc::clone(&queue));
-            driver::create_queue(&raw const queue.ring as u64, self.number);
+            let queue = self.own_queue()?;
             made.push(Arc::clone(&queue));
             return Ok(queue);
         }
         *turn = (*turn + 1) % QUEUES;
         Ok(Arc::clone(&made[*turn]))
+    }
+
+    /// A hardware queue that nobody else uses.
+    pub(crate) fn own_queue(&self) -> Result<Arc<HwQueue>, Code> {
+        let (sim, passed) = (self.make_queue()?, self.make_queue()?);
+        let ring = Ring { magic: u64::from_le_bytes(*b"kfd-ring"), control };
+        let queue = Arc::new(HwQueue { ring, sim, last: Mutex::new(0), passed, stalls: Mutex::new(0) });
+        // Known to the driver until the process ends.
+        std::mem::forget(Arc::clone(&queue));
+        driver::create_queue(&raw const queue.ring as u64, self.number);
+        Ok(queue)
+    }
+
+    /// Where it is on the bus: bus, device and function.
+    pub(crate) fn address(&self) -> u32 {
+        (FIRST_BUS + u32::try_from(self.number).unwrap_or(0)) << 8
     }
 
     fn make_queue(&self) -> Result<SimQueue, Code> {

@@ -11,6 +11,9 @@
 //! it; `nothing` does not even reach the device; any other takes 20 us. `HIP_STANDIN_DEVICE` names the device's file, to be shared by processes; `HIP_STANDIN_DEVICES` says how
 //! many there are; `HIP_STANDIN_SLOTS` how many slots of the table are shown, up to some that
 //! no runtime has yet.
+//!
+//! The same library is linked once more as `libhsa-runtime64.so.1`, see [`hsa`]: the runtime below, for programs that use it
+//! without HIP.
 
 #![allow(
     clippy::missing_safety_doc,
@@ -22,6 +25,7 @@ mod capture;
 mod device;
 mod error;
 mod event;
+mod hsa;
 mod kernel;
 mod memory;
 mod stall;

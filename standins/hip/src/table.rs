@@ -1,6 +1,6 @@
 //! The table of functions, and how it is handed to tools.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 use crate::error::{Code, NOT_FOUND, NOT_SUPPORTED, answer};
@@ -170,10 +170,24 @@ extern "C" fn hip_standin_unsupported(place: c_int) -> Code {
     answer(Err(NOT_SUPPORTED))
 }
 
-type SetTable = unsafe extern "C" fn(*const c_char, u64, u64, *mut *mut c_void, u64) -> c_int;
+pub(crate) type SetTable = unsafe extern "C" fn(*const c_char, u64, u64, *mut *mut c_void, u64) -> c_int;
 
-/// What `rocprofiler-register` does for AMD's: a tool shows itself by one name, and takes tables by another; or its
-/// library is named.
+type Register = unsafe extern "C" fn(
+    *const c_char,
+    extern "C" fn() -> u32,
+    u32,
+    *mut *mut c_void,
+    u64,
+    *mut u64,
+) -> c_int;
+
+/// By it, the real one could tell that this is the runtime it says it is.
+extern "C" fn import() -> u32 {
+    60_400
+}
+
+/// Hands the table to the real `rocprofiler-register`, if `HIP_STANDIN_REGISTER` says where it is. Else does what that does: a
+/// tool shows itself by one name, and takes tables by another; or its library is named.
 fn hand_over(table: *mut Table) {
     let look = |library: *mut c_void, name: &CStr| {
         // SAFETY: a handle of the loader's, and a C string.
@@ -183,8 +197,19 @@ fn hand_over(table: *mut Table) {
     if std::env::var_os("HIP_STANDIN_NO_REGISTER").is_some() {
         return;
     }
-    let named =
-        std::env::var("ROCPROFILER_REGISTER_LIBRARY").ok().and_then(|path| std::ffi::CString::new(path).ok());
+    if let Some(path) = std::env::var("HIP_STANDIN_REGISTER").ok().and_then(|path| CString::new(path).ok()) {
+        // SAFETY: a C string; the library is wanted by the user.
+        let register = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        let found = look(register, c"rocprofiler_register_library_api_table");
+        // SAFETY: the function of this name has this type.
+        let register = found.map(|found| unsafe { std::mem::transmute::<*mut c_void, Register>(found) });
+        let (mut tables, mut id) = ([table.cast::<c_void>()], 0);
+        // SAFETY: one table, which lives for ever, and a place for a number.
+        register
+            .map(|go| unsafe { go(c"hip".as_ptr(), import, 60_400, tables.as_mut_ptr(), 1, &raw mut id) });
+        return;
+    }
+    let named = std::env::var("ROCPROFILER_REGISTER_LIBRARY").ok().and_then(|path| CString::new(path).ok());
     let library = match named {
         // SAFETY: a C string; the library is wanted by the user.
         Some(path) => unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) },

@@ -5,7 +5,7 @@
 //!
 //! * `KFD_STANDIN_LOG`: a file that gets one line for each call.
 //! * `KFD_STANDIN_REFUSE`: `all` or `second`: which openings are refused, as if without permission.
-//! * `KFD_STANDIN_ROOT`: where files under `/sys/class/kfd` and `/sys/module/amdgpu` are looked for instead.
+//! * `KFD_STANDIN_ROOT`: where the driver's files under `/sys` are looked for instead.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_ulong, c_void};
@@ -68,18 +68,45 @@ fn opened(path: *const c_char, flags: c_int, mode: libc::mode_t, real: &CStr) ->
         // SAFETY: a C string.
         return unsafe { libc::memfd_create(c"kfd".as_ptr(), libc::MFD_CLOEXEC) };
     }
-    let of_the_driver = name.starts_with(b"/sys/class/kfd/") || name.starts_with(b"/sys/module/amdgpu/");
-    let root = std::env::var_os("KFD_STANDIN_ROOT").filter(|_| of_the_driver);
-    let moved = root.and_then(|mut root| {
-        root.push(OsStr::from_bytes(name));
-        CString::new(root.as_bytes()).ok()
-    });
-    if let Some(path) = moved {
-        // SAFETY: the caller's arguments, with another path.
-        return unsafe { real(path.as_ptr(), flags, mode) };
-    }
-    // SAFETY: the caller's arguments.
+    let moved = moved(name);
+    let path = moved.as_ref().map_or(path, |moved| moved.as_ptr());
+    // SAFETY: the caller's arguments, perhaps with another path.
     unsafe { real(path, flags, mode) }
+}
+
+/// Where a file of the driver's is looked for instead.
+fn moved(name: &[u8]) -> Option<CString> {
+    let places = ["/sys/class/kfd/", "/sys/devices/virtual/kfd/", "/sys/module/amdgpu/"];
+    let of_the_driver = places.iter().any(|place| name.starts_with(place.as_bytes()));
+    let mut root = std::env::var_os("KFD_STANDIN_ROOT").filter(|_| of_the_driver)?;
+    root.push(OsStr::from_bytes(name));
+    CString::new(root.as_bytes()).ok()
+}
+
+type OpenStream = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
+
+/// # Safety
+/// As libc's demands.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    let real: OpenStream = next(c"fopen");
+    // SAFETY: who opens a file passes a C string.
+    let moved = moved(unsafe { CStr::from_ptr(path) }.to_bytes());
+    // SAFETY: the caller's arguments, perhaps with another path.
+    unsafe { real(moved.as_ref().map_or(path, |moved| moved.as_ptr()), mode) }
+}
+
+type OpenDirectory = unsafe extern "C" fn(*const c_char) -> *mut libc::DIR;
+
+/// # Safety
+/// As libc's demands.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
+    let real: OpenDirectory = next(c"opendir");
+    // SAFETY: as above.
+    let moved = moved(unsafe { CStr::from_ptr(path) }.to_bytes());
+    // SAFETY: as above.
+    unsafe { real(moved.as_ref().map_or(path, |moved| moved.as_ptr())) }
 }
 
 /// # Safety
@@ -141,6 +168,36 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
             }
             None => refuse(libc::EINVAL),
         },
+        // SET_CU_MASK: how many units a queue may use.
+        (0x1a, 16) => {
+            let (id, bits) = (read(0), read(4));
+            // SAFETY: as above; the words are as many as is said.
+            let words = unsafe {
+                let words = argument.byte_add(8).cast::<*const u32>().read_unaligned();
+                std::slice::from_raw_parts(words, usize::try_from(bits / 32).unwrap_or(0))
+            };
+            let used: u32 = words.iter().map(|word| word.count_ones()).sum();
+            let good = queues.contains_key(&id) && bits > 0 && bits.is_multiple_of(32) && used > 0;
+            log(format_args!("mask {id} units {used} good {good}"));
+            if good { 0 } else { refuse(libc::EINVAL) }
+        }
+        // GET_CLOCK_COUNTERS: all stand still. RUNTIME_ENABLE. CREATE_EVENT, DESTROY_EVENT, SET_EVENT, RESET_EVENT: none
+        // ever happens.
+        (5, 40) | (0x25, 16) | (8, 32) | (9..=0xb, 8) => 0,
+        // WAIT_EVENTS: the time is up before that.
+        (0xc, 24) => {
+            drop(queues);
+            std::thread::sleep(std::time::Duration::from_millis(read(16).min(10).into()));
+            // SAFETY: as above.
+            unsafe { word(20).write_unaligned(1) };
+            0
+        }
+        // GET_PROCESS_APERTURES_NEW: there is no GPU with any.
+        (0x14, 16) => {
+            // SAFETY: as above.
+            unsafe { word(8).write_unaligned(0) };
+            0
+        }
         // UPDATE_QUEUE
         (7, 24) => {
             // SAFETY: as above.

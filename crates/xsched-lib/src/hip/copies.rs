@@ -150,10 +150,26 @@ pub(super) fn note(library: &Library, way: Way) -> Option<usize> {
     None
 }
 
-/// The copy that there is, if there is one alone: a stream says nothing about whose it is.
-pub(super) fn only() -> Option<usize> {
-    let first = COPIES.iter().position(|copy| copy.base.load(Ordering::Acquire) != 0);
-    first.filter(|_| count().0 == 1)
+/// All copies in the process, each once: those that have shown themselves, and those that are loaded and were not called yet,
+/// which are known by a function that all have.
+pub(super) fn all(has: &'static Hook) -> Vec<usize> {
+    for name in crate::loaded::names() {
+        // SAFETY: the loader's own name of a library; nothing new is loaded.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if handle.is_null() {
+            continue;
+        }
+        // SAFETY: the handle is good, and the name a C string.
+        let found = unsafe { real_dlsym()(handle, has.name.as_ptr()) };
+        let library = Library::of(found).filter(|_| !found.is_null() && found.cast_const() != has.export);
+        if let Some(library) = library.filter(|library| (0..MOST).all(|copy| base(copy) != library.base)) {
+            note(&library, Way::Name);
+        }
+        // SAFETY: opened above, and used no more.
+        unsafe { libc::dlclose(handle) };
+    }
+    let is_first = |copy: &usize| base(*copy) != 0 && (0..*copy).all(|before| base(before) != base(*copy));
+    (0..MOST).filter(is_first).collect()
 }
 
 /// How many copies the process has shown so far, and whether one of them came with its table.

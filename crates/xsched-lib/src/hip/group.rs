@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use xsched_core::{DeviceId, Order};
 
-use super::kfd;
 use super::stall::Word;
+use super::{kfd, mask};
 
 /// How a device's queues are stopped.
 enum Means {
@@ -28,6 +28,8 @@ struct Group {
     stopped: bool,
     /// None: as the program made them.
     priority: Option<u32>,
+    /// Somebody more important is there.
+    gives_way: bool,
 }
 
 static GROUPS: Mutex<Vec<Group>> = Mutex::new(Vec::new());
@@ -67,7 +69,8 @@ impl Member {
     fn join(device: DeviceId, means: Means) -> Result<Self, String> {
         let mut groups = groups();
         let Some(group) = groups.iter_mut().find(|group| group.device == device) else {
-            groups.push(Group { device, means, streams: 1, to_stop: 0, stopped: false, priority: None });
+            let (stopped, gives_way) = (false, false);
+            groups.push(Group { device, means, streams: 1, to_stop: 0, stopped, priority: None, gives_way });
             return Ok(Self { device, state: Mutex::new(Wish::Run) });
         };
         if let (Means::Stalls(words), Means::Stalls(new)) = (&mut group.means, means) {
@@ -78,6 +81,10 @@ impl Member {
             }
         }
         group.streams += 1;
+        if group.priority.is_some() {
+            // Its queue may be new, too.
+            group.tell_importance();
+        }
         // A stream that is new has not been told to stop.
         group.settle()?;
         Ok(Self { device, state: Mutex::new(Wish::Run) })
@@ -118,10 +125,10 @@ impl Member {
         };
         let mut groups = groups();
         let Some(group) = groups.iter_mut().find(|group| group.device == self.device) else { return };
-        if group.priority != wanted {
-            group.priority = wanted;
-            // Importance is a help, not a promise.
-            let _ = group.tell();
+        let gives_way = matches!(order, Order::Paced | Order::Hold | Order::Stop);
+        if (group.priority, group.gives_way) != (wanted, gives_way) {
+            (group.priority, group.gives_way) = (wanted, gives_way);
+            group.tell_importance();
         }
     }
 }
@@ -145,6 +152,14 @@ impl Group {
             self.stopped = !stop;
         }
         told
+    }
+
+    /// Importance is a help, not a promise: what is refused is left as it was.
+    fn tell_importance(&self) {
+        let _ = self.tell();
+        if let Means::Driver(gpu) = &self.means {
+            mask::follow(*gpu, self.gives_way);
+        }
     }
 
     fn tell(&self) -> Result<(), String> {

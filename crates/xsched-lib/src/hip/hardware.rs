@@ -194,15 +194,22 @@ impl HipStream {
     }
 }
 
+/// The device of a stream; none if it is not one of this copy's. Asked by a thread of ours.
+pub(super) fn device_of_stream(copy: usize, stream: Stream) -> Option<c_int> {
+    let stream = Handle(stream);
+    keeper::ask(move || ask_for_device(copy, stream)).flatten()
+}
+
+fn ask_for_device(copy: usize, Handle(stream): Handle) -> Option<c_int> {
+    let mut number = 0;
+    // SAFETY: the place has room for a number; a stream that is none is refused.
+    let code = unsafe { vendor::STREAM_DEVICE.of(copy)?(stream, &raw mut number) };
+    (code == vendor::SUCCESS).then_some(number)
+}
+
 /// By a thread of ours: every call here may fail.
-fn find_out(copy: usize, Handle(stream): Handle, device: Option<c_int>) -> Option<Found> {
-    let ask = || {
-        let mut number = 0;
-        // SAFETY: the place has room for a number; a stream that is none is refused.
-        let code = unsafe { vendor::STREAM_DEVICE.of(copy)?(stream, &raw mut number) };
-        (code == vendor::SUCCESS).then_some(number)
-    };
-    let number = device.or_else(ask)?;
+fn find_out(copy: usize, stream: Handle, device: Option<c_int>) -> Option<Found> {
+    let number = device.or_else(|| ask_for_device(copy, stream))?;
     let mut name = [0_u8; 32];
     // SAFETY: there is room for 31 characters and the zero byte.
     let code = unsafe { vendor::PCI_BUS_ID.of(copy)?(name.as_mut_ptr().cast::<c_char>(), 31, number) };

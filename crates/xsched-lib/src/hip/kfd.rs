@@ -25,6 +25,8 @@ const CREATE: c_ulong = 2;
 const DESTROY: c_ulong = 3;
 const UPDATE: c_ulong = 7;
 const UPDATE_QUEUE: c_ulong = 0x4018_4b07;
+const MASK: c_ulong = 0x1a;
+const SET_CU_MASK: c_ulong = 0x4010_4b1a;
 
 /// Queues of these kinds run kernels; the others copy.
 const COMPUTE: [u32; 2] = [0, 2];
@@ -51,6 +53,8 @@ struct Queue {
     ring_size: AtomicU32,
     share: AtomicU32,
     priority: AtomicU32,
+    /// The program has chosen its compute units itself.
+    masked: AtomicBool,
 }
 
 static QUEUES: [Queue; MOST] = [const {
@@ -62,6 +66,7 @@ static QUEUES: [Queue; MOST] = [const {
         ring_size: AtomicU32::new(0),
         share: AtomicU32::new(0),
         priority: AtomicU32::new(0),
+        masked: AtomicBool::new(false),
     }
 }; MOST];
 
@@ -98,6 +103,11 @@ pub(crate) unsafe fn watch_ioctl(_fd: c_int, request: c_ulong, argument: *mut c_
             queue.priority.store(word(20), Ordering::Relaxed);
         }
     }
+    if is_call(request, MASK) && size >= 16 {
+        for queue in known().filter(|queue| queue.id.load(Ordering::Relaxed) == word(0)) {
+            queue.masked.store(true, Ordering::Relaxed);
+        }
+    }
     // Any other device may have calls of the same letter: only these are certain.
     if matches!(request & 0xff, 1..=8) && size >= 8 {
         SEEN.store(true, Ordering::Release);
@@ -116,6 +126,7 @@ fn learn(id: u32, gpu: u32, ring: u64, ring_size: u32, share: u32, priority: u32
     queue.ring_size.store(ring_size, Ordering::Relaxed);
     queue.share.store(share, Ordering::Relaxed);
     queue.priority.store(priority, Ordering::Relaxed);
+    queue.masked.store(false, Ordering::Relaxed);
     queue.state.store(KNOWN, Ordering::Release);
 }
 
@@ -127,7 +138,7 @@ fn known() -> impl Iterator<Item = &'static Queue> {
 /// has no call for several.
 pub(super) fn tell(gpu: Option<u32>, stopped: bool, priority: Option<u32>) -> Result<(), String> {
     let driver = driver().as_ref().map_err(Clone::clone)?;
-    let gpu = gpu.or_else(only_gpu);
+    let gpu = gpu_of(gpu);
     let (mut told, mut refused) = (0, None);
     for queue in known().filter(|queue| gpu == Some(queue.gpu.load(Ordering::Relaxed))) {
         match update(driver, queue, stopped, priority) {
@@ -169,6 +180,34 @@ fn update(driver: &File, queue: &Queue, stopped: bool, priority: Option<u32>) ->
     if answer == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
+/// `kfd_ioctl_set_cu_mask_args`.
+#[repr(C)]
+struct Mask {
+    id: u32,
+    bits: u32,
+    words: *const u32,
+}
+
+const _: () = assert!(size_of::<Mask>() == 16);
+
+/// Lets all queues of a GPU use these compute units, but for those whose units the program has chosen itself.
+pub(super) fn set_mask(gpu: u32, words: &[u32]) -> Result<(), String> {
+    let driver = driver().as_ref().map_err(Clone::clone)?;
+    let bits = u32::try_from(32 * words.len()).unwrap_or(0);
+    let of_gpu =
+        |queue: &&Queue| queue.gpu.load(Ordering::Relaxed) == gpu && !queue.masked.load(Ordering::Relaxed);
+    for queue in known().filter(of_gpu) {
+        let mut change = Mask { id: queue.id.load(Ordering::Relaxed), bits, words: words.as_ptr() };
+        // SAFETY: the driver reads 16 bytes and the words, which live until it returns.
+        let answer =
+            unsafe { crate::ioctl::real()(driver.as_raw_fd(), SET_CU_MASK, (&raw mut change).cast()) };
+        if answer != 0 {
+            return Err(format!("the driver refused: {}", std::io::Error::last_os_error()));
+        }
+    }
+    Ok(())
+}
+
 /// A descriptor of our own, or why there is none. The driver knows the process by its memory, not by the descriptor.
 pub(super) fn driver() -> &'static Result<File, String> {
     static DRIVER: OnceLock<Result<File, String>> = OnceLock::new();
@@ -190,19 +229,45 @@ fn open() -> Result<File, String> {
 
 /// What the driver calls the GPU at this address; none if its topology does not tell.
 pub(super) fn gpu_at(device: DeviceId) -> Option<u32> {
-    (0..128).find_map(|node| {
+    let here = |node: &Node| {
+        let place = node.value("location_id").map(|place| place & 0xffff);
+        place.map(|place| (node.value("domain").unwrap_or(0) << 16) | place) == Some(device.address())
+    };
+    nodes().find(here).map(|node| node.gpu)
+}
+
+/// How many compute units a GPU has; none if its topology does not tell.
+pub(super) fn compute_units(gpu: u32) -> Option<u32> {
+    let node = nodes().find(|node| node.gpu == gpu)?;
+    node.value("simd_count")?.checked_div(node.value("simd_per_cu")?).filter(|units| *units > 0)
+}
+
+/// A GPU in the driver's topology.
+struct Node {
+    gpu: u32,
+    properties: String,
+}
+
+impl Node {
+    fn value(&self, name: &str) -> Option<u32> {
+        let found = self.properties.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        found.and_then(|value| value.trim().parse().ok())
+    }
+}
+
+fn nodes() -> impl Iterator<Item = Node> {
+    (0..128).filter_map(|node| {
         let file = |name: &str| {
             std::fs::read_to_string(format!("/sys/class/kfd/kfd/topology/nodes/{node}/{name}")).ok()
         };
-        let properties = file("properties")?;
-        let value = |name: &str| {
-            let found = properties.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            found.and_then(|value| value.trim().parse::<u32>().ok())
-        };
-        let address = (value("domain").unwrap_or(0) << 16) | (value("location_id")? & 0xffff);
-        let gpu = file("gpu_id")?.trim().parse().ok()?;
-        (gpu != 0 && address == device.address()).then_some(gpu)
+        let gpu = file("gpu_id")?.trim().parse().ok().filter(|gpu| *gpu != 0)?;
+        Some(Node { gpu, properties: file("properties")? })
     })
+}
+
+/// A GPU by what the driver calls it, if that is known; else the only one.
+pub(super) fn gpu_of(known: Option<u32>) -> Option<u32> {
+    known.or_else(only_gpu)
 }
 
 /// The GPU of all queues, if there is only one.

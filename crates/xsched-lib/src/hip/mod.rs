@@ -7,15 +7,21 @@
 //!
 //! * [`stubs`]: how hooks are written. [`vendor`]: the runtime's functions and types.
 //! * [`table`]: the runtime's own table of functions, which it hands to tools.
+//! * [`hsa`]: the runtime below, for programs that use it without HIP.
 //! * [`hardware`]: a stream. [`marks`]: what is placed in it.
 //! * [`group`]: the streams that are stopped together: in the kernel's driver ([`kfd`]), or at stall points ([`stall`]).
+//!   [`mask`]: compute units that they leave free.
 
+#[cfg(test)]
+mod conformance;
 mod copies;
 mod group;
 mod hardware;
+mod hsa;
 mod keeper;
 mod kfd;
 mod marks;
+mod mask;
 mod stall;
 mod stubs;
 mod table;
@@ -350,8 +356,21 @@ pub(crate) fn find(stream: Stream) -> Found<impl FnOnce() -> Option<Arc<dyn Leas
         2 => Which::PerThread,
         _ => Which::Made(stream),
     };
-    let place = Place::of(copies::only()?, which)?;
+    let place = Place::of(copy_of(which)?, which)?;
     Some((place.key, move || HipStream::new(place).map(|stream| Arc::new(stream) as _)))
+}
+
+/// The copy that a stream belongs to: it alone knows it. A default stream says nothing about whose it is.
+fn copy_of(which: Which) -> Option<usize> {
+    let copies = copies::all(&hook::hipLaunchKernel);
+    match (copies.as_slice(), which) {
+        ([only], _) => Some(*only),
+        (several, Which::Made(stream)) => {
+            let mut several = several.iter().copied();
+            several.find(|copy| hardware::device_of_stream(*copy, stream).is_some())
+        }
+        _ => None,
+    }
 }
 
 #[cold]

@@ -41,8 +41,9 @@ pub(crate) unsafe extern "C" fn rocprofiler_set_api_table(
     count: u64,
 ) -> c_int {
     // SAFETY: by the caller's word.
-    let is_runtime =
-        !name.is_null() && unsafe { CStr::from_ptr(name) } == c"hip" && count > 0 && !tables.is_null();
+    let is_of = |runtime: &CStr| !name.is_null() && unsafe { CStr::from_ptr(name) } == runtime;
+    let is_there = count > 0 && !tables.is_null();
+    let is_runtime = is_there && is_of(c"hip");
     // SAFETY: as above, and there is one at least.
     let table = is_runtime.then(|| unsafe { Table::at((*tables).cast()) }).flatten();
     // Whose it is can be told only before others have put their own functions there.
@@ -51,6 +52,10 @@ pub(crate) unsafe extern "C" fn rocprofiler_set_api_table(
     if let Some(profiler) = profiler() {
         // SAFETY: the arguments are those that were meant for it.
         answer = unsafe { profiler(name, version, instance, tables, count) };
+    }
+    if is_there && is_of(c"hsa") {
+        // SAFETY: as above: the first is the list of all tables of ROCr.
+        unsafe { super::hsa::take(*tables) };
     }
     aside(|| match table.zip(library) {
         Some((table, library)) => table.put_hooks(&library),

@@ -79,6 +79,11 @@ pub(super) struct Dim3 {
     z: u32,
 }
 
+#[cfg(test)]
+impl Dim3 {
+    pub(super) const ONE: Self = Self { x: 1, y: 1, z: 1 };
+}
+
 /// `hipLaunchConfig_t` and `HIP_LAUNCH_CONFIG` as far as we read them: both have the stream in the same place.
 #[repr(C)]
 pub(super) struct LaunchConfig {

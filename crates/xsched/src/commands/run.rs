@@ -85,6 +85,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
     let mut command = Command::new(program);
     command.args(arguments).env("LD_PRELOAD", preload);
+    command.env("HSA_TOOLS_LIB", library::tools(&library, std::env::var_os("HSA_TOOLS_LIB")));
     set_environment(&mut command, args);
     let error = command.exec();
     warn(format_args!("cannot run {}: {error}", program.display()));

@@ -198,6 +198,7 @@ fn a_runtime_is_named_with_the_way_its_programs_are_reached() {
     let (_tree, mut machine) = machine(&[
         ("/opt/rocm-6.4.0/lib/libamdhip64.so.6", "\x7fELF librocprofiler-register.so.0 and so on"),
         ("/usr/lib/x86_64-linux-gnu/libamdhip64.so.5", "\x7fELF and so on"),
+        ("/usr/lib/x86_64-linux-gnu/libhsa-runtime64.so.1", "\x7fELF and so on"),
         ("/sys/module/amdgpu/parameters/cwsr_enable", "0\n"),
     ]);
     assert!(
@@ -208,7 +209,12 @@ fn a_runtime_is_named_with_the_way_its_programs_are_reached() {
     let checks = examine(&machine);
     assert!(find(&checks, "amd libamdhip64.so.6").what.contains("by its own table"));
     assert!(find(&checks, "amd libamdhip64.so.5").what.contains("by the names of its functions"));
+    assert!(find(&checks, "amd libhsa-runtime64.so.1").what.contains("at the doorbells of their queues"));
     machine.environment.insert("HSA_TOOLS_LIB".to_owned(), "libtool.so".to_owned());
+    let checks = examine(&machine);
+    let below = find(&checks, "amd libhsa-runtime64.so.1");
+    assert!(below.state == State::Ok && below.what.contains("`libtool.so` of HSA_TOOLS_LIB comes before us"));
+    machine.environment.insert("ROCPROFILER_REGISTER_LIBRARY".to_owned(), "libtool.so".to_owned());
     assert_eq!(find(&examine(&machine), "amd libamdhip64.so.6").state, State::Warning);
 }
 

@@ -1,9 +1,12 @@
 //! The stand-ins for AMD's runtime and driver, and programs that use them, built once for all tests.
 
 use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use crate::stage::Stage;
 
@@ -44,7 +47,13 @@ pub(crate) fn kit() -> &'static Kit {
         }
         let file = runtime.join("libamdhip64.so.6");
         let link = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../standins/hip/link.sh");
-        must("linking the runtime", Command::new(link).arg(built.join("libhip_standin.a")).arg(&file));
+        must("linking the runtime", Command::new(&link).arg(built.join("libhip_standin.a")).arg(&file));
+        let below = runtime.join("libhsa-runtime64.so.1");
+        let name = below.file_name().expect("it has one");
+        must(
+            "linking the runtime below",
+            Command::new(&link).arg(built.join("libhip_standin.a")).arg(&below).arg(name),
+        );
         let draft = |to: &str| programs.join(format!("{to}.{}", std::process::id()));
         std::fs::copy(&file, draft("copy")).unwrap();
         std::fs::rename(draft("copy"), other_runtime.join("libamdhip64.so.6")).unwrap();
@@ -55,6 +64,9 @@ pub(crate) fn kit() -> &'static Kit {
             compiler.args(from.iter().map(|name| source(name)));
             if !more.contains(&"-DLOOK_UP") && from.contains(&"consumer.c") {
                 compiler.arg(&file);
+            }
+            if from == ["hsa.c"] {
+                compiler.arg(&below);
             }
             must(to, compiler.args(["-ldl", "-lpthread"]));
             // In one step: another process that tests may be using it.
@@ -72,8 +84,11 @@ pub(crate) fn kit() -> &'static Kit {
         compile("opened", &[&opening(&["libconsumer.so"])], &["main.c"]);
         compile("twice", &[&opening(&["libconsumer.so", "libother.so"])], &["main.c"]);
         compile("looked_up", &["-DLOOK_UP"], &["main.c", "consumer.c"]);
+        compile("by_version", &["-DLOOK_UP", "-DBY_VERSION"], &["main.c", "consumer.c"]);
         compile("libnaive.so", &library, &["naive.c"]);
         compile("libprofiler.so", &library, &["profiler.c"]);
+        compile("hsa", &[], &["hsa.c"]);
+        compile("libhsatool.so", &library, &["hsa_tool.c"]);
         Kit { programs, runtime, other_runtime, driver: built.join("libkfd_standin.so") }
     })
 }
@@ -102,7 +117,8 @@ impl Scene {
         std::fs::read_to_string(self.directory.path().join("driver.log")).unwrap_or_default()
     }
 
-    fn surround(&self, mut command: Command) -> Command {
+    /// A command in these surroundings.
+    pub(crate) fn surround(&self, mut command: Command) -> Command {
         command
             .env("LD_LIBRARY_PATH", &kit().runtime)
             .env("LD_PRELOAD", &kit().driver)
@@ -142,4 +158,34 @@ pub(crate) fn said(mut command: Command) -> String {
 /// How a program ended.
 pub(crate) fn ended(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap()
+}
+
+/// A program that is killed at the end of its scene, however that ends. What it says is heard all the time.
+pub(crate) struct Actor {
+    pub(crate) program: Child,
+    pub(crate) lines: Receiver<String>,
+}
+
+impl Actor {
+    pub(crate) fn enter(mut command: Command) -> Self {
+        let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(program.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
+        });
+        Self { program, lines }
+    }
+
+    /// What it says next.
+    pub(crate) fn line(&self) -> String {
+        self.lines.recv_timeout(Duration::from_secs(60)).expect("it runs")
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
 }

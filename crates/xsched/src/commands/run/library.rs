@@ -75,6 +75,21 @@ pub(super) fn preload(library: &Path, before: Option<OsString>) -> (OsString, Ve
     (value, left_out)
 }
 
+/// The value for `HSA_TOOLS_LIB`, by which AMD's older runtimes find us: whoever is there comes first and keeps working, for
+/// what it puts before the runtime's functions is real to us.
+pub(super) fn tools(library: &Path, before: Option<OsString>) -> OsString {
+    let mut value = before.unwrap_or_default();
+    let named =
+        value.as_bytes().split(|byte| *byte == b' ').any(|entry| entry == library.as_os_str().as_bytes());
+    if !named {
+        if !value.is_empty() {
+            value.push(" ");
+        }
+        value.push(library);
+    }
+    value
+}
+
 /// Whether a library by its name hooks what ours hooks.
 fn is_a_scheduler(library: &Path) -> bool {
     let name = library.file_name().unwrap_or_default().to_string_lossy();
@@ -106,6 +121,15 @@ mod tests {
         let expected =
             ["/old/libxsched.so", "libshimcuda.so", "/cpp/libpreempt.so", "/usr/lib/libxsched.so.1"];
         assert_eq!(left_out, expected.map(PathBuf::from));
+    }
+
+    #[test]
+    fn other_tools_come_first_and_none_comes_twice() {
+        let with = |before: Option<&str>| tools(Path::new("/x.so"), before.map(OsString::from));
+        assert_eq!(with(None), "/x.so");
+        assert_eq!(with(Some("")), "/x.so");
+        assert_eq!(with(Some("/a.so \"/b c.so\"")), "/a.so \"/b c.so\" /x.so");
+        assert_eq!(with(Some("/a.so /x.so")), "/a.so /x.so");
     }
 
     #[test]

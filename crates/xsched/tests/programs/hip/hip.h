@@ -1,6 +1,7 @@
 /*
  * What the programs here need of HIP, by AMD's names. With LOOK_UP, nothing is linked: the runtime is opened, and its
- * functions are asked for one by one, half of them by its own look-up function.
+ * functions are asked for one by one, half of them by its own look-up function; with BY_VERSION, all of them with the version
+ * that each came with.
  */
 #ifndef HIP_H
 #define HIP_H
@@ -66,6 +67,22 @@ typedef struct { dim3 grid, block; size_t shared; hipStream_t stream; void *attr
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#ifdef BY_VERSION
+void *dlvsym(void *, const char *, const char *);
+static void *find(void *runtime, const char *name) {
+    void *found = NULL;
+    char version[32];
+    for (int n = 40; n < 80 && found == NULL; n++) {
+        snprintf(version, sizeof version, "hip_%d.%d", n / 10, n % 10);
+        found = dlvsym(runtime, name, version);
+    }
+    return found;
+}
+#define FIND_ALL 1
+#else
+#define find dlsym
+#define FIND_ALL 0
+#endif
 #define HIP(name, arguments) static hipError_t (*name) arguments __attribute__((unused));
 FUNCTIONS(HIP)
 #undef HIP
@@ -78,12 +95,12 @@ static void look_up(void) {
         fprintf(stderr, "%s\n", dlerror());
         exit(70);
     }
-    hipError_t (*get)(const char *, void **, int, uint64_t, int *) = (hipError_t (*)(const char *, void **, int, uint64_t, int *))dlsym(runtime, "hipGetProcAddress");
+    hipError_t (*get)(const char *, void **, int, uint64_t, int *) = (hipError_t (*)(const char *, void **, int, uint64_t, int *))find(runtime, "hipGetProcAddress");
     int turn = 0, status;
 #define HIP(name, arguments) \
     { \
         void *found = NULL; \
-        if (turn++ % 2 == 0 && TEXT(name)[0] == 'h') get(TEXT(name), &found, 60400, 0, &status); else found = dlsym(runtime, TEXT(name)); \
+        if (!FIND_ALL && turn++ % 2 == 0 && TEXT(name)[0] == 'h') get(TEXT(name), &found, 60400, 0, &status); else found = find(runtime, TEXT(name)); \
         if (found == NULL) { fprintf(stderr, "%s: not found\n", TEXT(name)); exit(70); } \
         name = (hipError_t (*) arguments)found; \
     }

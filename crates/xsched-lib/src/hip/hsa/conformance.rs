@@ -1,0 +1,151 @@
+//! The suite that every backend passes, on a stand-in for `ROCr`. A command is a kernel's packet, which counts a signal down
+//! when it is done.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use xsched_core::conformance::Subject;
+use xsched_core::{HwQueue as _, Level};
+
+use super::doorbells;
+use super::queue::HsaQueue;
+use super::table::{self, Packet, QueueHandle, SUCCESS, Status, Store};
+use crate::hip::conformance::{Alone, WITH_DRIVER, link_runtime, machine};
+
+const PACKETS: u32 = 1024;
+const KERNEL: u32 = 2;
+const MANY: i64 = 1 << 40;
+
+/// The runtime's functions that a program calls.
+struct Runtime {
+    create_queue: CreateQueue,
+    add_write_index: AddWriteIndex,
+    create_signal: CreateSignal,
+    load: Load,
+    ring: Store,
+}
+
+type CreateQueue =
+    unsafe extern "C" fn(u64, u32, u32, *mut c_void, *mut c_void, u32, u32, *mut QueueHandle) -> Status;
+type AddWriteIndex = unsafe extern "C" fn(QueueHandle, u64) -> u64;
+type CreateSignal = unsafe extern "C" fn(i64, u32, *const u64, *mut u64) -> Status;
+type Load = unsafe extern "C" fn(u64) -> i64;
+
+fn open() -> &'static Runtime {
+    static OPENED: OnceLock<Runtime> = OnceLock::new();
+    OPENED.get_or_init(|| {
+        let file = link_runtime("libhsa-runtime64.so.1");
+        let path = CString::new(file.to_str().unwrap()).unwrap();
+        // SAFETY: the library's own beginning is all that runs.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!library.is_null(), "cannot open {path:?}");
+        // It is mapped, and nobody else is to find it.
+        let _ = std::fs::remove_file(file);
+        let find = |name: &CStr| {
+            // SAFETY: the handle is good, and the name a C string.
+            let found = unsafe { crate::loader::real_dlsym()(library, name.as_ptr()) };
+            assert!(!found.is_null(), "{name:?}");
+            found
+        };
+        // SAFETY: functions of the types that the vendor's header gives them, and that the stand-in gives its own.
+        unsafe {
+            let begin = std::mem::transmute::<*mut c_void, extern "C" fn() -> Status>(find(c"hsa_init"));
+            assert_eq!(begin(), SUCCESS);
+            let tables = std::mem::transmute::<*mut c_void, extern "C" fn() -> *mut c_void>(find(
+                c"hsa_standin_tables",
+            ));
+            assert!(table::put_hooks(tables()));
+            Runtime {
+                create_queue: std::mem::transmute::<*mut c_void, CreateQueue>(find(c"hsa_queue_create")),
+                add_write_index: std::mem::transmute::<*mut c_void, AddWriteIndex>(find(
+                    c"hsa_queue_add_write_index_relaxed",
+                )),
+                create_signal: std::mem::transmute::<*mut c_void, CreateSignal>(find(c"hsa_signal_create")),
+                load: std::mem::transmute::<*mut c_void, Load>(find(c"hsa_signal_load_scacquire")),
+                ring: std::mem::transmute::<*mut c_void, Store>(find(c"hsa_signal_store_screlease")),
+            }
+        }
+    })
+}
+
+/// A device, and for each queue, by where it lies, the runtime's, and the signal that its kernels count down.
+struct Device {
+    queues: Mutex<HashMap<usize, (usize, u64)>>,
+    _alone: Alone,
+}
+
+impl Device {
+    fn open() -> Self {
+        let alone = Alone::take();
+        open();
+        Self { queues: Mutex::default(), _alone: alone }
+    }
+
+    fn known(&self, queue: &HsaQueue) -> (QueueHandle, u64) {
+        let (queue, signal) = self.queues.lock().unwrap()[&std::ptr::from_ref(queue).addr()];
+        (std::ptr::with_exposed_provenance_mut(queue), signal)
+    }
+}
+
+impl Subject for Device {
+    type Queue = HsaQueue;
+
+    fn queue(&self) -> Arc<HsaQueue> {
+        const GPU: u64 = 1;
+        let (mut queue, mut signal) = (null_mut(), 0);
+        // SAFETY: places for one handle each.
+        unsafe {
+            let made = (open().create_queue)(GPU, PACKETS, 0, null_mut(), null_mut(), 0, 0, &raw mut queue);
+            assert_eq!(made, SUCCESS);
+            assert_eq!((open().create_signal)(MANY, 0, null(), &raw mut signal), SUCCESS);
+        }
+        // SAFETY: it was just made, and is never destroyed.
+        let doorbell = doorbells::find(unsafe { (*queue).doorbell }).expect("our function was called");
+        let hw = Arc::new(HsaQueue::new(doorbell).expect("a queue that was just made"));
+        let known = (queue.expose_provenance(), signal);
+        self.queues.lock().unwrap().insert(Arc::as_ptr(&hw).addr(), known);
+        hw
+    }
+
+    fn launch(&self, queue: &HsaQueue, length: Duration) {
+        let (queue, signal) = self.known(queue);
+        // Read when its turn comes.
+        let length: &'static u64 = Box::leak(Box::new(u64::try_from(length.as_nanos()).unwrap()));
+        // SAFETY: a queue that is never destroyed; the packet is ours since the index was counted up, and the ring is larger
+        // than what any check launches at once.
+        unsafe {
+            let index = (open().add_write_index)(queue, 1);
+            let packet = (*queue).base.add(usize::try_from(index % u64::from(PACKETS)).unwrap());
+            packet.byte_add(4).cast::<u8>().write_bytes(0, size_of::<Packet>() - 4);
+            (*packet).after[4]
+                .store(std::ptr::from_ref(length).expose_provenance() as u64, Ordering::Relaxed);
+            (*packet).done = signal;
+            (*packet).header.store(KERNEL | Packet::IN_ORDER, Ordering::Release);
+            (open().ring)((*queue).doorbell, index.cast_signed());
+        }
+    }
+
+    fn finished(&self, queue: &HsaQueue) -> u64 {
+        // SAFETY: a signal that is never destroyed.
+        u64::try_from(MANY - unsafe { (open().load)(self.known(queue).1) }).unwrap()
+    }
+}
+
+#[test]
+fn the_levels_are_those_of_the_machine() {
+    let device = Device::open();
+    let queue = device.queue();
+    let has_driver = machine() == WITH_DRIVER;
+    for level in [Level::Deactivate, Level::Interrupt] {
+        assert_eq!(queue.capabilities().cost(level).is_ok(), has_driver, "{level}");
+    }
+}
+
+mod suite {
+    use super::Device;
+    xsched_core::conformance!(Device::open());
+}
