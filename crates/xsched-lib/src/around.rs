@@ -83,17 +83,18 @@ pub(crate) fn through(queues: &[Arc<JoinedQueue>], go: &mut dyn FnMut()) {
     }
 }
 
-/// A launch also on a queue that was made before we were there, or by the parent of this process.
+/// A launch also on a queue that was made before we were there, or by the parent of this process. It is known by its
+/// address, or by what else tells it from others.
 pub(crate) fn launch_or_adopt<R, H: Leased + 'static>(
     real: impl FnOnce() -> R,
-    queue: Handle,
+    key: usize,
     take: impl FnOnce() -> Option<H>,
 ) -> R {
     let Some(world) = world() else { return real() };
     forward_once(real, |call| {
-        let known = world.with(queue.addr(), |station| station.map(|station| station.launch(call)).is_some());
-        if !known && world.adopt(queue.addr(), take) {
-            world.with(queue.addr(), |station| station.map(|station| station.launch(call)));
+        let known = world.with(key, |station| station.map(|station| station.launch(call)).is_some());
+        if !known && world.adopt(key, take) {
+            world.with(key, |station| station.map(|station| station.launch(call)));
         }
     })
 }

@@ -21,7 +21,7 @@ hooks! {
     fn xsim_queue_destroy(queue: Queue) -> Code = around::released;
     /// A launch waits at the gate until it may go.
     fn xsim_launch(queue: Queue, length_ns: u64) -> Code
-        = |real, queue, _| around::launch_or_adopt(real, queue, || XsimQueue::new(queue));
+        = |real, queue: Queue, _| around::launch_or_adopt(real, queue.addr(), || XsimQueue::new(queue));
     /// When it returns, the queue may have become idle.
     fn xsim_synchronize(queue: Queue) -> Code = around::synchronize;
 }
