@@ -344,13 +344,21 @@ fn is_everywhere(handle: *mut c_void) -> bool {
 }
 
 /// Whether a name is that of a hook, and no library of this process has the function that it stands in front of. Programs
-/// ask that way whether a vendor's library is there.
+/// ask that way whether a vendor's library is there; and sanitizers look their functions up before those are set up, so no
+/// other function is called for a name that is not ours.
 ///
 /// # Safety
 /// The name is a C string, or null.
 unsafe fn is_ours_alone(name: *const c_char) -> bool {
-    // SAFETY: the caller's word.
-    unsafe { hook_before(name) }.is_some_and(|(name, _)| elf::next_function(name).is_null())
+    // SAFETY: the caller's word. What differs ends the comparison, so it never goes beyond the end of the name.
+    let is = |start: &[u8]| (0..start.len()).all(|n| unsafe { *name.add(n) }.cast_unsigned() == start[n]);
+    let hooked = |library: &&Library| library.hooks.iter().any(|hook| is(hook.name.to_bytes_with_nul()));
+    if name.is_null() || !(LIBRARIES.iter().any(hooked) || crate::hip::NAMES_BEGIN.into_iter().any(is)) {
+        return false;
+    }
+    // SAFETY: by the caller's word, and not null.
+    let name = unsafe { CStr::from_ptr(name) };
+    hook_before(name).is_some() && elf::next_function(name).is_null()
 }
 
 /// What stands before what is looked up in a library; none for what is looked up in all of them, where we come first
@@ -359,27 +367,21 @@ unsafe fn is_ours_alone(name: *const c_char) -> bool {
 /// # Safety
 /// The name is a C string, or null.
 unsafe fn before(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> Option<Before> {
-    if is_everywhere(handle) {
-        return None;
-    }
-    // SAFETY: the caller's word.
-    let (wanted, before) = unsafe { hook_before(name) }?;
-    (!crate::opencl::is_asked_of_a_driver(wanted, caller)).then_some(before)
-}
-
-/// What stands before a function of this name.
-///
-/// # Safety
-/// The name is a C string that outlives the answer, or null.
-unsafe fn hook_before<'a>(name: *const c_char) -> Option<(&'a CStr, Before)> {
-    if name.is_null() || crate::copies::is_spare() {
+    if name.is_null() || is_everywhere(handle) {
         return None;
     }
     // SAFETY: by the caller's word, and not null.
     let wanted = unsafe { CStr::from_ptr(name) };
-    let hook = LIBRARIES.iter().find_map(|library| library.hook(wanted)).map(Before::Known);
-    let before = hook.or_else(|| crate::hip::stand_before(wanted).map(Before::OfCopy))?;
-    Some((wanted, before))
+    hook_before(wanted).filter(|_| !crate::opencl::is_asked_of_a_driver(wanted, caller))
+}
+
+/// What stands before a function of this name.
+fn hook_before(name: &CStr) -> Option<Before> {
+    if crate::copies::is_spare() {
+        return None;
+    }
+    let hook = LIBRARIES.iter().find_map(|library| library.hook(name)).map(Before::Known);
+    hook.or_else(|| crate::hip::stand_before(name).map(Before::OfCopy))
 }
 
 /// The function of this name in the libraries that come after ours, for programs that are linked to one of them; else

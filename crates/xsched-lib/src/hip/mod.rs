@@ -145,10 +145,12 @@ extern "C" fn missing() -> Code {
     vendor::NOT_INITIALIZED
 }
 
+/// How the names of all hooks begin.
+pub(crate) const NAMES_BEGIN: [&[u8]; 2] = [b"hip", b"_Z24hip"];
+
 /// The hook for a name, if we have one.
 fn hook(name: &CStr) -> Option<&'static Hook> {
-    let bytes = name.to_bytes();
-    let ours = bytes.starts_with(b"hip") || bytes.starts_with(b"_Z24hip");
+    let ours = NAMES_BEGIN.into_iter().any(|start| name.to_bytes().starts_with(start));
     ours.then(|| HOOKS.iter().copied().find(|hook| hook.name == name)).flatten()
 }
 
