@@ -368,12 +368,15 @@ fn three_priorities_are_three() {
 fn the_c_interface_controls_streams_of_every_copy_of_the_runtime() {
     let stage = Stage::with_service();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = kit().programs.join(format!("capi.{}", std::process::id()));
+    let place = tempfile::tempdir().unwrap();
+    let program = place.path().join("capi");
+    std::os::unix::fs::symlink(stage.library("libxsched.so"), place.path().join("libxsched.so.0")).unwrap();
     let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-o"]).arg(&program);
     compiler.arg(root.join("tests/programs/hip/capi.c")).arg("-I").arg(root.join("../../include"));
     // Ours first, as programs that were written for the reference have it.
     compiler.arg(stage.library("libxsched.so")).arg(kit().runtime.join("libamdhip64.so.6"));
+    compiler.arg(format!("-Wl,-rpath,{}", place.path().display()));
     let output = compiler.args(["-ldl", "-lpthread"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for table in [true, false] {
@@ -388,7 +391,6 @@ fn the_c_interface_controls_streams_of_every_copy_of_the_runtime() {
             assert_eq!(said, "its own: right\nthe other's: right\n", "{table}, {scheduler}");
         }
     }
-    std::fs::remove_file(program).unwrap();
 }
 
 #[test]
