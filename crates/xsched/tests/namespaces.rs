@@ -84,6 +84,13 @@ fn a_service_in_a_container_schedules_programs_that_it_cannot_see() {
     };
     eventually("the more important one holds the other", || held("a"));
 
+    let nameless = stage.spawn(stage.preloaded(&["work", "1", "1", "600000000"]));
+    eventually("one without a name is scheduled", || {
+        tasks(&stage).iter().any(|task| task.name == "(unseen)")
+    });
+    end(nameless);
+    eventually("it is gone", || tasks(&stage).len() == 2);
+
     // The end of one is seen, though a process with its socket may live on.
     assert!(watched(&stage) >= 2, "the service has a handle on both");
     end(inside);

@@ -12,7 +12,7 @@
 //! many there are; `HIP_STANDIN_SLOTS` how many slots of the table are shown, up to some that
 //! no runtime has yet.
 //!
-//! The same library is linked once more as `libhsa-runtime64.so.1`, see [`hsa`]: the runtime below, for programs that use it
+//! The same library is linked once more as `libhsa-runtime64.so.1`, see `hsa.rs`: the runtime below, for programs that use it
 //! without HIP.
 
 #![allow(

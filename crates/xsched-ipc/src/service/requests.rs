@@ -30,6 +30,9 @@ struct Joining {
 const NOT_SEEN: &str = "the program's process cannot be seen from the container that the scheduler runs in: that needs \
     Linux 6.5; run the scheduler on the host, or its container with the host's process numbers (--pid=host)";
 
+/// What a program is called that was given no name, and whose executable cannot be seen either.
+const UNSEEN: &str = "(unseen)";
+
 /// How many processes that have not joined can keep a service that nobody uses.
 const MOST_EXPECTED: usize = 1_024;
 
@@ -123,7 +126,11 @@ impl Service {
             client,
             process: peer.pid,
             given_name: name.map(|name| process::clean(&name)).filter(|name| !name.is_empty()),
-            file_name: executable.rsplit('/').next().unwrap_or_default().to_owned(),
+            file_name: match executable.rsplit('/').next() {
+                Some(name) if !name.is_empty() => name.to_owned(),
+                _ if peer.is_elsewhere() => UNSEEN.to_owned(),
+                _ => String::new(),
+            },
             command_line: String::new(),
             pidfd,
         };

@@ -19,14 +19,17 @@ fn spare() -> Option<u32> {
     static SPARE: OnceLock<Option<u32>> = OnceLock::new();
     *SPARE.get_or_init(|| {
         let text = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty())?;
-        let percent =
-            text.trim().trim_end_matches('%').parse().ok().filter(|percent| (1..=MOST).contains(percent));
-        if percent.is_none() {
+        let wanted = percent(&text);
+        if wanted.is_none() {
             let why = format_args!("{VARIABLE} is ignored: `{text}` is not a number of percent, 1 to {MOST}");
             report(Severity::Warning, why);
         }
-        percent
+        wanted
     })
+}
+
+fn percent(text: &str) -> Option<u32> {
+    text.trim().trim_end_matches('%').parse().ok().filter(|percent| (1..=MOST).contains(percent))
 }
 
 /// Gives the queues of a GPU fewer compute units, or all again.
@@ -57,7 +60,15 @@ fn mask(units: u32, used: u32) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::mask;
+    use super::{mask, percent};
+
+    #[test]
+    fn what_makes_no_sense_leaves_nothing_free() {
+        assert_eq!(
+            ["25", " 90% ", "0", "91", "-5", "half", ""].map(percent),
+            [Some(25), Some(90), None, None, None, None, None]
+        );
+    }
 
     #[test]
     fn masks_have_as_many_units_as_are_used_in_pairs() {
