@@ -89,10 +89,14 @@ fn watch(program: &Program) -> Duration {
     let (stopped, running): (Vec<_>, Vec<_>) =
         queues.iter().partition(|queue| queue.lane().gate().order().stops());
     if program.note_divided(!stopped.is_empty() && !running.is_empty()) {
-        // Nobody has kept account of who waits for whom while all had the same order.
-        for queue in running {
-            queue.waits_for_anybody();
+        if program.begin_account() {
+            // Nobody has done so while all had the same order.
+            for queue in running {
+                queue.waits_for_anybody();
+            }
         }
+        // What was written down before concerns somebody now.
+        program.ring();
     }
     if program.waits.forget_what_is_over() {
         program.ring();

@@ -258,10 +258,10 @@ impl Client {
         result
     }
 
-    /// Whether some queues of the program are stopped while others run: then it matters who waits for whom.
+    /// Whether some queues of the program were stopped once while others ran: since then it matters who waits for whom.
     #[must_use]
-    pub fn is_divided(&self) -> bool {
-        self.program.is_divided()
+    pub fn keeps_account(&self) -> bool {
+        self.program.keeps_account()
     }
 
     /// Some queue may have become idle: finds out soon which.

@@ -139,7 +139,9 @@ impl JoinedQueue {
     pub fn waits_for_anybody(self: &Arc<Self>) {
         if let Some(point) = self.record() {
             self.program.waits.add_unknown(self, point);
-            self.program.ring();
+            if self.program.is_divided() {
+                self.program.ring();
+            }
         }
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct Program {
     pub(crate) waits: WaitBook,
     /// Some queues of the program are stopped while others run.
     divided: AtomicBool,
+    /// That was so once: since then it is written down which queue waits for which.
+    keeps_account: AtomicBool,
     inherited: Inherited,
 }
 
@@ -78,6 +80,7 @@ impl Program {
             last_queue: AtomicU64::new(0),
             waits: WaitBook::default(),
             divided: AtomicBool::new(false),
+            keeps_account: AtomicBool::new(false),
             inherited,
         }
     }
@@ -117,6 +120,16 @@ impl Program {
     /// Whether some queues are stopped while others run.
     pub(crate) fn is_divided(&self) -> bool {
         self.divided.load(Ordering::SeqCst)
+    }
+
+    /// From now on it is written down which queue waits for which. Answers whether it was not before.
+    pub(crate) fn begin_account(&self) -> bool {
+        !self.keeps_account.swap(true, Ordering::SeqCst)
+    }
+
+    /// Whether it is written down which queue waits for which.
+    pub(crate) fn keeps_account(&self) -> bool {
+        self.keeps_account.load(Ordering::SeqCst)
     }
 
     /// Starts the threads that carry out a scheduler's orders, unless they run already.

@@ -283,14 +283,23 @@ impl World {
         }
     }
 
-    /// Whether it matters who waits for whom.
-    pub(crate) fn is_divided(&self) -> bool {
-        self.client.is_divided()
+    /// Whether it is to be written down which queue waits for which.
+    pub(crate) fn keeps_account(&self) -> bool {
+        self.client.keeps_account()
     }
 
     /// What was put on a queue last may wait for any thread of the program.
     pub(crate) fn waits_for_anybody(&self, waiter: usize) {
         if let Some(waiter) = self.joined(waiter) {
+            waiter.waits_for_anybody();
+        }
+    }
+
+    /// The same, where it has been put there already: of a queue that is free it is assumed when it is free no more.
+    pub(crate) fn waits_unless_free(&self, waiter: usize) {
+        if let Some(waiter) = self.joined(waiter)
+            && !waiter.lane().gate().is_free()
+        {
             waiter.waits_for_anybody();
         }
     }

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use machine::Machine;
-use machine::actor::Actor;
+use machine::actor::{Actor, percentile};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{Reply, Request, Status, TaskState, TaskStatus, Wishes};
@@ -76,6 +76,27 @@ fn a_queue_with_a_priority_of_its_own_is_a_task_of_its_own() {
             && 2 * equal.iter().min().unwrap() > *equal.iter().max().unwrap()
     );
     assert!(*most > 4 * least, "it has no precedence");
+}
+
+#[test]
+fn a_stream_with_pauses_and_a_priority_of_its_own_is_served_first_each_time() {
+    let machine = Machine::new(Stage::with_service());
+    let server = Actor::enter(machine.run(&["--name", "server"], &["streams", "server", "1000"]));
+    // The middle of some, but for the first ones.
+    let middle = || {
+        server.lines.try_iter().for_each(drop);
+        let mut all: Vec<u64> = (0..30).map(|_| server.line().parse().unwrap()).skip(5).collect();
+        all.sort_unstable();
+        percentile(&all, 50)
+    };
+    eventually("both have come", || machine.stage.status().queues.len() == 2);
+    let equal = middle();
+    let queue = machine.stage.status().queues.iter().map(|queue| queue.handle).min().unwrap();
+    let wishes = Wishes { priority: Some(50), ..Wishes::default() };
+    assert_eq!(machine.stage.ask(&Request::SetQueue { queue, wishes }), Reply::Done);
+    let first = middle();
+    println!("requests of 8 ms: {equal} us beside an equal, {first} us with priority");
+    assert!(4 * first < 3 * equal, "it has no precedence");
 }
 
 #[test]

@@ -204,10 +204,10 @@ fn synchronize_device(real: impl FnOnce() -> Code) -> Code {
 fn wait_for_event(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
     let code = real();
     aside(|| {
-        if let Some(world) = world().filter(|world| code == vendor::SUCCESS && world.is_divided())
+        if let Some(world) = world().filter(|world| code == vendor::SUCCESS && world.keeps_account())
             && let Some((key, _)) = key(stream, default)
         {
-            world.waits_for_anybody(key);
+            world.waits_unless_free(key);
         }
     });
     code

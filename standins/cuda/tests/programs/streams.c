@@ -3,6 +3,7 @@
  *
  *   streams order              kernels on a stream of low and then on one of high priority: says in which order they ended
  *   streams pair KERNEL_US     two threads with a stream each, for ever: each says "a" or "b" and the number of its round
+ *   streams server KERNEL_US   a stream with requests and pauses, beside one that never pauses: says how many us each took
  */
 #include <pthread.h>
 #include "gpu.h"
@@ -44,12 +45,29 @@ static void *rounds(void *name) {
     MUST(cuCtxSetCurrent(context));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     for (long round = 1;; round++) {
-        for (int n = 0; n < 4; n++) MUST(spin(stream, ns));
+        for (int n = 0; n < (name == NULL ? 24 : 4); n++) MUST(spin(stream, ns));
         MUST(cuStreamSynchronize(stream));
+        if (name == NULL) continue;
         printf("%s %ld\n", (const char *)name, round);
         fflush(stdout);
     }
     return NULL;
+}
+
+/* Requests of eight kernels, with pauses as long. The first comes before the other stream is there. */
+static void server(void) {
+    CUstream stream;
+    pthread_t other;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (long request = 0;; request++) {
+        uint64_t begin = now_ns();
+        for (int n = 0; n < 8; n++) MUST(spin(stream, ns));
+        MUST(cuStreamSynchronize(stream));
+        printf("%lu\n", (unsigned long)((now_ns() - begin) / 1000));
+        fflush(stdout);
+        if (request == 0) EXPECT(pthread_create(&other, NULL, rounds, NULL) == 0);
+        sleep_until(now_ns() + 8 * ns);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -60,6 +78,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     ns = strtoull(argv[2], NULL, 10) * 1000;
+    if (strcmp(argv[1], "server") == 0) server();
     pthread_t a, b;
     EXPECT(pthread_create(&a, NULL, rounds, "a") == 0);
     EXPECT(pthread_create(&b, NULL, rounds, "b") == 0);
