@@ -3,8 +3,8 @@
   python3 bench/report.py            rewrites them
   python3 bench/report.py --check    fails if they are not what the files give
 
-What is generated stands between `<!-- figures:NAME -->` and `<!-- end -->`. For every section the newest file that has it counts;
-files of `run.py --quick` do not.
+What is generated stands between `<!-- figures:NAME -->` and `<!-- end -->`. For every section the newest file that has it counts, or
+the newest in which nothing of it failed; files of `run.py --quick` do not.
 """
 import argparse
 import glob
@@ -39,15 +39,20 @@ class Results:
                 self.files.append((data.get("date", ""), "first-look" not in path, os.path.basename(path), data))
         self.files.sort(reverse=True, key=lambda file: file[:3])
 
-    def section(self, *place):
-        """The newest that has it, with its file."""
+    def all(self, *place):
+        """All that have it, with their files: first those in which nothing of it failed."""
+        found = []
         for _, _, name, data in self.files:
             part = data
             for key in place:
                 part = part.get(key) if isinstance(part, dict) else None
             if part:
-                return part, data, name
-        return None, None, None
+                failed = any(error["what"].startswith(f"{place[0]}:") for error in data.get("errors", []))
+                found.append((failed, part, data, name))
+        return [rest for _, *rest in sorted(found, key=lambda file: file[0])]
+
+    def section(self, *place):
+        return next(iter(self.all(*place)), (None, None, None))
 
 
 def where(data, name, path="results/"):
@@ -118,8 +123,20 @@ class Report:
         if not all(same):
             checked = "**The service's output was not the same in all of them.**\n\n"
         return (f"{where(data, name)}.\nForeground: {whole['foreground']}. Background: {whole['background']}.\n\n"
-                f"{head('', 'foreground p50 / p99 / max', 'p99 / alone', 'background')}\n{rows(*lines)}\n\n{checked}"
+                f"{head('', 'foreground p50 / p99 / max', 'p99 / alone', 'background')}\n{rows(*lines)}\n\n{checked}{self.others(name)}"
                 + self.picture("comparison", svg, "p99 of the service and speed of the training, by who schedules them"))
+
+    def others(self, shown):
+        """The same table of other runs, in a line each."""
+        lines = []
+        for scenes, data, name in self.results.all("table", "scenes"):
+            if name == shown or "alone" not in scenes:
+                continue
+            alone = scenes["alone"]["p99_ms"]
+            cells = [f"{SHORT[key]} {scenes[key]['p99_ms']:.2f} ms ({scenes[key]['p99_ms'] / alone:.2f})"
+                     for key in NAMES if key in scenes and not key.startswith("alone")]
+            lines.append(f"Another run, [{name}](results/{name}), p99: alone {alone:.2f} ms, {', '.join(cells)}.")
+        return "".join(f"{line}\n\n" for line in lines)
 
     def short(self):
         """For the front page."""

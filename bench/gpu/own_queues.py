@@ -94,7 +94,8 @@ def check_default_stream(torch, xsched):
 
 
 def check_running_kernel(torch, xsched):
-    """Level 3: a kernel that runs stands still while all of the process's streams are suspended."""
+    """Level 3: a kernel that runs stands still while all of the process's streams are suspended. It counts the GPU's clock, which
+    goes on meanwhile: so it ends as soon as it runs again."""
     stream = torch.cuda.current_stream()
     clock = torch.cuda.get_device_properties(0).clock_rate if hasattr(torch.cuda.get_device_properties(0), "clock_rate") else 1_980_000
     torch.cuda._sleep(1000)
