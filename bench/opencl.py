@@ -96,6 +96,12 @@ def overhead(stage, turns):
     return seen
 
 
+def machine():
+    with open("/proc/cpuinfo") as file:
+        model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "a processor")
+    return f"{os.cpu_count()} cores of {model}, {os.uname().sysname} {os.uname().release}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xsched", required=True, help="the program; its library is looked for beside it")
@@ -108,7 +114,7 @@ def main():
         service = stage.start(stage.xsched, "serve", "--quiet")
         try:
             time.sleep(0.5)
-            seen = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "batches": args.batches, "runs": []}
+            seen = {"date": datetime.date.today().isoformat(), "machine": machine(), "batches": args.batches, "runs": []}
             for _ in range(args.runs):
                 run = {"load": os.getloadavg()[0], "overhead": overhead(stage, 2 * args.turns),
                        "latency ms": latency(stage, args.batches, args.turns, 25)}
