@@ -207,11 +207,15 @@ fn requests_take_as_long_beside_batches_as_alone() {
     });
 }
 
-/// How long a request took and how much of the processor's time, in microseconds, if nothing came between: the least of
-/// all that were measured.
+/// How long a request took if nothing came between, and how much of the processor's time the cheapest tenth took, for that
+/// clock goes wrong now and then: in microseconds.
 fn least(measured: &[(u64, u64)]) -> (u64, u64) {
-    let least = |of: fn(&(u64, u64)) -> u64| measured.iter().map(of).min().unwrap();
-    (least(|both| both.0), least(|both| both.1))
+    let sorted = |of: fn(&(u64, u64)) -> u64| {
+        let mut all: Vec<_> = measured.iter().map(of).collect();
+        all.sort_unstable();
+        all
+    };
+    (sorted(|both| both.0)[0], sorted(|both| both.1)[measured.len() / 10])
 }
 
 #[test]
@@ -220,7 +224,9 @@ fn being_scheduled_alone_costs_next_to_nothing() {
     let Some(programs) = programs() else { return };
     let stage = Stage::with_service();
     let program = [&*programs.path("cl_requests"), "20", "50", "1000", "0", "cost"];
-    let requests = |command: Command| -> Vec<(u64, u64)> {
+    let requests = |mut command: Command| -> Vec<(u64, u64)> {
+        // With one thread for its kernels it does not matter how many cores are free.
+        command.env("POCL_MAX_PTHREAD_COUNT", "1");
         let said = Actor::enter(command).rest();
         let both =
             |line: &String| line.split_once(' ').map(|(a, b)| (a.parse().unwrap(), b.parse().unwrap()));
