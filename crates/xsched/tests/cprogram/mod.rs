@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::stage::Stage;
 
-/// What a program written for the reference is linked to. All are this library.
-const LINKS: [&str; 7] = [
+/// What a program is linked to, written for the reference or for this, and asks the loader for. All are this library.
+const LINKS: [&str; 9] = [
+    "libxsched.so",
+    "libxsched.so.0",
     "libpreempt.so",
     "libhalcuda.so",
     "libhalhip.so",
@@ -39,10 +41,8 @@ pub(crate) fn libraries(stage: &Stage) -> &'static Path {
         let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(env!("CARGO_CRATE_NAME"));
         let _ = std::fs::remove_dir_all(&place);
         std::fs::create_dir_all(&place).unwrap();
-        for (name, of) in LINKS
-            .map(|name| (name, "libxsched.so"))
-            .into_iter()
-            .chain([("libxsched.so.0", "libxsched.so"), ("libxsim.so", "libxsim.so")])
+        for (name, of) in
+            LINKS.map(|name| (name, "libxsched.so")).into_iter().chain([("libxsim.so", "libxsim.so")])
         {
             std::os::unix::fs::symlink(stage.library(of), place.join(name)).unwrap();
         }
