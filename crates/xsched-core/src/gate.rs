@@ -131,6 +131,8 @@ pub struct Gate {
     held_ns: AtomicU64,
     /// Times a thread was held.
     holds: AtomicU64,
+    /// Launches that were announced once more.
+    again: AtomicU64,
 }
 
 #[cfg(not(loom))]
@@ -171,6 +173,7 @@ impl Default for Gate {
             activity: AtomicU64::new(0),
             held_ns: AtomicU64::new(0),
             holds: AtomicU64::new(0),
+            again: AtomicU64::new(0),
         }
     }
 }
@@ -206,7 +209,8 @@ impl Gate {
     #[must_use]
     pub fn counts(&self) -> GateCounts {
         GateCounts {
-            passes: self.activity.load(Ordering::Relaxed) >> 1,
+            passes: (self.activity.load(Ordering::Relaxed) >> 1)
+                .saturating_sub(self.again.load(Ordering::Relaxed)),
             holds: self.holds.load(Ordering::Relaxed),
             held: Nanos(self.held_ns.load(Ordering::Relaxed)),
         }
@@ -270,6 +274,12 @@ impl Gate {
         if before & BUSY == 0 {
             link.ring();
         }
+    }
+
+    /// Says it of a launch that was announced already, and had to wait outside.
+    pub fn announce_again(&self, link: &dyn Link) {
+        self.again.fetch_add(1, Ordering::Relaxed);
+        self.announce(link);
     }
 
     /// The state of the work now. Take it before waiting for the device.

@@ -161,6 +161,7 @@ impl Lane {
         // Whether a marker has come while we waited for it: then we know when.
         let mut just_came = false;
         let mut full = false;
+        let mut announced = false;
         loop {
             // From here on the place is given back by `Admitted`, whatever happens.
             let gate = self.gate();
@@ -173,6 +174,13 @@ impl Lane {
             if !std::ptr::eq(gate, self.gate()) {
                 // It moved while we waited: what we waited for no longer counts.
                 continue;
+            }
+            // Before anything that may wait inside the driver: who waits there for a queue that stands still must be known to
+            // have work, or nobody would let it go on.
+            if std::mem::replace(&mut announced, true) {
+                gate.announce_again(&*self.link);
+            } else {
+                gate.announce(&*self.link);
             }
             if order == Order::Paced || order.stops() {
                 match self.reserve(order, just_came) {
@@ -188,7 +196,6 @@ impl Lane {
                     }
                 }
             }
-            gate.announce(&*self.link);
             return admitted;
         }
     }
@@ -639,6 +646,7 @@ mod tests {
         while !lock(&device.told).contains(&"mark") {
             std::thread::sleep(Duration::from_millis(1));
         }
+        assert!(lane.gate().is_ready(), "who waits there has work");
         // On a thread of its own: it would wait for ever.
         let (sender, done) = std::sync::mpsc::channel();
         std::thread::spawn(move || {

@@ -198,6 +198,25 @@ fn several_background_programs_share_what_one_would_have() {
     }
 }
 
+/// Whoever loads code keeps the others out of the driver until the streams have nothing to do. One that stands still has to be
+/// let go on all the same.
+#[test]
+fn programs_that_load_code_while_they_take_turns_come_through() {
+    let machine = Machine::new(Stage::with_service());
+    let low = ["--priority", "low"];
+    let all: Vec<_> = (0..3).map(|_| Actor::enter(machine.run(&low, &["loader", "4", "500"]))).collect();
+    let _requests = Actor::enter(machine.run(&HIGH, &["load", "requests", "1000000", "2", "500", "5000"]));
+    for one in &all {
+        one.line();
+    }
+    for second in 1..=4 {
+        let (paces, ()) =
+            Actor::paces(&all.iter().collect::<Vec<_>>(), || std::thread::sleep(Duration::from_secs(1)));
+        println!("rounds of 2 ms in second {second}: {paces:.0?}");
+        assert!(paces.iter().all(|pace| *pace > 0.0), "one of them stands still: {paces:?}");
+    }
+}
+
 /// A driver that refuses to disable channels must not leave a program stopped that nobody holds any more.
 #[test]
 fn whoever_cannot_be_stopped_runs_on_all_the_same() {

@@ -14,7 +14,7 @@ use std::ffi::{CStr, c_char, c_uint, c_void};
 
 use crate::code::{Code, Outcome, put};
 use crate::memory::Memory;
-use crate::stream::{Form, Work, submit};
+use crate::stream::{self, Form, Work, submit};
 use crate::world::{Handle, new_handle, world};
 
 /// See the head of this file.
@@ -146,16 +146,18 @@ unsafe fn packed(extra: *mut *mut c_void) -> Option<*const u8> {
 }
 
 pub(crate) unsafe fn load(out: *mut Handle, image: *const c_void) -> Outcome {
-    let mut world = world()?;
-    let context = world.current()?;
-    if image.is_null() {
-        return Err(Code::ERROR_INVALID_VALUE);
-    }
-    let module = new_handle();
-    // SAFETY: the caller vouches for `out`.
-    unsafe { put(out, module) }?;
-    world.modules.insert(module, context);
-    Ok(())
+    stream::with_nothing_to_do(|| {
+        let mut world = world()?;
+        let context = world.current()?;
+        if image.is_null() {
+            return Err(Code::ERROR_INVALID_VALUE);
+        }
+        let module = new_handle();
+        // SAFETY: the caller vouches for `out`.
+        unsafe { put(out, module) }?;
+        world.modules.insert(module, context);
+        Ok(())
+    })
 }
 
 pub(crate) unsafe fn load_with_options(

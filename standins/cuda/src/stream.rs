@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::capture::{self, Capturing};
 use crate::code::{Code, Outcome, put};
@@ -194,7 +194,22 @@ pub(crate) fn wait_for(mut world: Held, until: &[(Handle, u64)]) -> Outcome {
     world.current().map(drop)
 }
 
+/// Held for reading by who gives a stream something to do, for writing by who loads code: as with the real one, nobody
+/// gets anything into a stream while code is loaded, and that waits for what the context has to do.
+static LOADING: RwLock<()> = RwLock::new(());
+
+/// Waits until the current context has nothing to do. Nobody gives it anything meanwhile.
+pub(crate) fn with_nothing_to_do<R>(work: impl FnOnce() -> Result<R, Code>) -> Result<R, Code> {
+    let _nobody_submits = LOADING.write().unwrap_or_else(PoisonError::into_inner);
+    let world = world()?;
+    let context = world.current()?;
+    let until = world.unfinished(|stream| stream.context == context);
+    wait_for(world, &until)?;
+    work()
+}
+
 fn submit_to(form: Form, stream: Handle, work: Work) -> Result<(Held, Handle, u64), Code> {
+    let _nobody_loads = LOADING.read().unwrap_or_else(PoisonError::into_inner);
     let mut world = world()?;
     let stream = resolve(&mut world, form, stream)?;
     capture::forbid_implicit(&mut world, stream)?;

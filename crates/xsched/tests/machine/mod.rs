@@ -10,7 +10,7 @@ use crate::stage::Stage;
 
 /// The programs: how they are called, their source, and how they reach the driver (0: linked, 1: `dlsym`, 2: the driver's
 /// own look-up).
-const PROGRAMS: [(&str, &str, u32); 14] = [
+const PROGRAMS: [(&str, &str, u32); 15] = [
     ("semantics", "semantics", 0),
     ("semantics-dlsym", "semantics", 1),
     ("semantics-look-up", "semantics", 2),
@@ -18,6 +18,7 @@ const PROGRAMS: [(&str, &str, u32); 14] = [
     ("chain-dlsym", "chain", 1),
     ("chain-look-up", "chain", 2),
     ("load", "load", 0),
+    ("loader", "loader", 0),
     ("gpu-family", "family", 0),
     ("cross", "cross", 0),
     ("foreground", "foreground", 0),
