@@ -275,6 +275,11 @@ impl Lane {
 
     /// Places a marker behind everything this thread has launched.
     pub(crate) fn mark(&self) -> Option<Marker> {
+        let gate = self.gate();
+        // A queue that is stopped stands there: who waits for it has to be let go on.
+        if self.held_by_device.load(Ordering::SeqCst) && !gate.is_free() {
+            gate.announce_again(&*self.link);
+        }
         self.place_marker(&mut self.tail().window)
     }
 
@@ -659,6 +664,19 @@ mod tests {
         let limit = done.recv_timeout(Duration::from_secs(30)).expect("the order is carried out");
         assert_eq!(limit, Limit::Budget(Nanos::from_millis(1)));
         launching.join().unwrap();
+    }
+
+    #[test]
+    fn a_queue_that_stands_at_a_marker_has_work() {
+        let (_device, lane) = lane(true);
+        lane.gate().give(Order::Stop);
+        lane.enforce().unwrap();
+        lane.gate().give(Order::Paced);
+        lane.enforce().unwrap();
+        assert!(!lane.gate().is_ready());
+        lane.mark().expect("a marker");
+        assert!(lane.gate().is_ready());
+        assert_eq!(lane.gate().counts().passes, 0, "and yet nothing was launched");
     }
 
     #[test]

@@ -295,15 +295,6 @@ impl World {
         }
     }
 
-    /// The same, where it has been put there already: of a queue that is free it is assumed when it is free no more.
-    pub(crate) fn waits_unless_free(&self, waiter: usize) {
-        if let Some(waiter) = self.joined(waiter)
-            && !waiter.lane().gate().is_free()
-        {
-            waiter.waits_for_anybody();
-        }
-    }
-
     /// The program has waited for something on a queue: it may have become idle.
     pub(crate) fn look_for_idle(&self, handle: usize) {
         if let Some(queue) = self.joined(handle)

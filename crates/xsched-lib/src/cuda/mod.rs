@@ -207,7 +207,7 @@ fn wait_for_event(real: impl FnOnce() -> Code, stream: Stream, default: usize) -
         if let Some(world) = world().filter(|world| code == vendor::SUCCESS && world.keeps_account())
             && let Some((key, _)) = key(stream, default)
         {
-            world.waits_unless_free(key);
+            world.waits_for_anybody(key);
         }
     });
     code
