@@ -36,6 +36,9 @@ pub struct Progress {
     pub at: Option<Nanos>,
 }
 
+/// How long whoever waits for a marker sleeps before it looks again.
+const LOOK_AGAIN: Duration = Duration::from_micros(50);
+
 /// Why the hardware did not do what it was asked to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HalError {
@@ -71,8 +74,27 @@ pub trait HwQueue: Send + Sync {
     /// How far the device has come: one load, or a cheap query.
     fn progress(&self) -> Progress;
 
-    /// Waits until `marker` has completed or the time is up; says whether it completed.
-    fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError>;
+    /// Waits until `marker` has completed or the time is up; says whether it completed. By itself it asks for the progress
+    /// again and again.
+    fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError> {
+        let deadline = Nanos::now() + timeout.into();
+        loop {
+            if self.progress().marker >= marker {
+                return Ok(true);
+            }
+            self.may_be_waited_for()?;
+            let left = deadline - Nanos::now();
+            if left == Nanos::ZERO {
+                return Ok(false);
+            }
+            std::thread::sleep(LOOK_AGAIN.min(left.into()));
+        }
+    }
+
+    /// Fails if the queue may be waiting for the program itself: the thread that would wait may be the one to let it go on.
+    fn may_be_waited_for(&self) -> Result<(), HalError> {
+        Ok(())
+    }
 
     /// Waits until everything launched so far has completed.
     fn synchronize(&self) -> Result<(), HalError>;

@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use xsched_core::{
     Capabilities, DeviceId, HalError, HwQueue, Level, LevelCost, LevelRequest, Marker, Nanos, Progress,
@@ -13,9 +12,6 @@ use xsched_interpose::{Handle, Lease};
 
 use crate::station::Leased;
 use crate::waits;
-
-/// How long to wait before asking an event again.
-const POLL: Duration = Duration::from_micros(50);
 
 /// What is a vendor's own about queues and events. Errors are in the vendor's words.
 pub(crate) trait Vendor: 'static {
@@ -178,22 +174,11 @@ impl<V: Vendor> HwQueue for Polled<V> {
         marks.reached
     }
 
-    fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError> {
-        let deadline = Nanos::now() + timeout.into();
-        loop {
-            if self.progress().marker >= marker {
-                return Ok(true);
-            }
-            self.with("waiting for a marker", |queue| {
-                let stuck = waits::for_program(queue.addr());
-                if stuck { Err("the queue waits for the program".to_owned()) } else { Ok(()) }
-            })?;
-            let left = deadline - Nanos::now();
-            if left == Nanos::ZERO {
-                return Ok(false);
-            }
-            std::thread::sleep(POLL.min(left.into()));
-        }
+    fn may_be_waited_for(&self) -> Result<(), HalError> {
+        self.with("waiting for a marker", |queue| {
+            let stuck = waits::for_program(queue.addr());
+            if stuck { Err("the queue waits for the program".to_owned()) } else { Ok(()) }
+        })
     }
 
     fn synchronize(&self) -> Result<(), HalError> {

@@ -3,7 +3,6 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::thread::ThreadId;
-use std::time::Duration;
 
 use xsched_core::{
     Capabilities, DeviceId, HalError, HwQueue, Level, LevelCost, LevelRequest, Marker, Nanos, Order, Progress,
@@ -16,9 +15,6 @@ use super::marks::{Marks, Reason};
 use super::rm;
 use super::vendor::{self, Code, Context, PER_THREAD, Stream, checked};
 use crate::station::Leased;
-
-/// How long to wait before looking again how far the stream is.
-const POLL: Duration = Duration::from_micros(50);
 
 /// See the head of this file.
 pub(crate) struct CudaStream {
@@ -165,20 +161,6 @@ impl HwQueue for CudaStream {
         }
         let asked = unless_capturing(|| self.with("asking a marker", |_| Ok(self.marks.ask())));
         asked.and_then(Result::ok).unwrap_or_else(|| self.marks.known())
-    }
-
-    fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError> {
-        let deadline = Nanos::now() + timeout.into();
-        loop {
-            if self.progress().marker >= marker {
-                return Ok(true);
-            }
-            let left = deadline - Nanos::now();
-            if left == Nanos::ZERO {
-                return Ok(false);
-            }
-            std::thread::sleep(POLL.min(left.into()));
-        }
     }
 
     fn synchronize(&self) -> Result<(), HalError> {

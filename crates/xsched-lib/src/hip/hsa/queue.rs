@@ -7,8 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use xsched_core::{
-    Capabilities, DeviceId, DeviceKind, HalError, HwQueue, Level, LevelRequest, Marker, Nanos, Order,
-    Progress,
+    Capabilities, DeviceId, DeviceKind, HalError, HwQueue, Level, LevelRequest, Marker, Order, Progress,
 };
 use xsched_interpose::Lease;
 use xsched_ipc::report::{Severity, report};
@@ -214,21 +213,11 @@ impl HwQueue for HsaQueue {
         Progress { marker: marks.reached, at: None }
     }
 
-    fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError> {
-        let deadline = Nanos::now() + timeout.into();
-        loop {
-            if self.progress().marker >= marker {
-                return Ok(true);
-            }
-            if self.waits_for_program(&self.marks()) {
-                return Err(self.failed("waiting for a marker", "the queue waits for the program"));
-            }
-            let left = deadline - Nanos::now();
-            if left == Nanos::ZERO {
-                return Ok(false);
-            }
-            std::thread::sleep(POLL.min(left.into()));
+    fn may_be_waited_for(&self) -> Result<(), HalError> {
+        if self.waits_for_program(&self.marks()) {
+            return Err(self.failed("waiting for a marker", "the queue waits for the program"));
         }
+        Ok(())
     }
 
     fn synchronize(&self) -> Result<(), HalError> {
