@@ -1,8 +1,9 @@
 //! One queue's way to the device: gate, window, marker, preemption. The life of one launch is [`Lane::launch`].
 
+mod tail;
+
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::gate::{Epoch, Gate, Link, Order};
 use crate::hal::{HalError, HwQueue, Marker};
@@ -10,14 +11,7 @@ use crate::level::{Level, LevelError, LevelRequest};
 use crate::sync::{Movable, Shared};
 use crate::time::Nanos;
 use crate::window::{Limit, Reservation, Window};
-
-/// How long a thread waits for room in the window before it looks at the gate again.
-const ROOM_PATIENCE: Duration = Duration::from_millis(10);
-
-/// After so many looks at a queue that cannot be asked whether it is idle, it counts as idle.
-const MOST_BLIND_LOOKS: u32 = 20;
-/// A marker that has not come for so long is placed again: a device that has failed refuses it then.
-const PROBE_AGAIN: Nanos = Nanos::from_secs(1);
+use tail::{News, Probe, Tail};
 
 /// What launches go through on their way to one hardware queue.
 pub struct Lane {
@@ -41,39 +35,6 @@ pub struct Lane {
     held_by_device: AtomicBool,
     /// The device has been told to hold the queue, or to have it give way.
     is_told: AtomicBool,
-}
-
-/// What was launched last, and how far the device has come with it.
-struct Tail {
-    window: Window,
-    /// A marker behind everything that had been launched in an epoch.
-    probe: Option<Probe>,
-    /// Looks at a queue that could not be asked whether it is idle, one after the other.
-    blind_looks: u32,
-    /// A marker was placed since the queue was held: what is launched now stays behind it.
-    fenced: bool,
-}
-
-/// What the tail takes note of when somebody launches next. Whoever has news must not wait for the tail: it may be held by
-/// a thread that waits inside the driver for a queue which only they can let go on.
-struct News {
-    /// How the window is to be measured, if somebody said so.
-    chosen: Option<Limit>,
-    level: Level,
-    /// When the queue went on after it had been stopped.
-    went_on: Option<Nanos>,
-}
-
-impl News {
-    fn limit(&self) -> Limit {
-        self.chosen.unwrap_or(Limit::suited_to(self.level))
-    }
-}
-
-struct Probe {
-    epoch: Epoch,
-    marker: Marker,
-    placed: Nanos,
 }
 
 struct Stop {
@@ -200,89 +161,6 @@ impl Lane {
         }
     }
 
-    fn tail(&self) -> MutexGuard<'_, Tail> {
-        let mut tail = lock(&self.tail);
-        self.take_note(&mut tail);
-        tail
-    }
-
-    fn take_note(&self, tail: &mut Tail) {
-        if self.has_news.load(Ordering::Acquire) {
-            // First, so that what comes meanwhile is not missed.
-            self.has_news.store(false, Ordering::SeqCst);
-            let mut news = lock(&self.news);
-            tail.window.set_limit(news.limit());
-            tail.window.suit(news.level);
-            if let Some(at) = news.went_on.take() {
-                tail.window.resumed(at);
-                tail.fenced = false;
-            }
-        }
-    }
-
-    fn tell_tail(&self, news: impl FnOnce(&mut News)) {
-        news(&mut lock(&self.news));
-        self.has_news.store(true, Ordering::SeqCst);
-    }
-
-    /// Takes a place in the window, or says which marker to wait for.
-    fn reserve(&self, order: Order, just_came: bool) -> Result<Reservation, Option<Marker>> {
-        let mut tail = self.tail();
-        if order.stops() && !tail.fenced && self.place_marker(&mut tail.window).is_none() {
-            return Err(None);
-        }
-        tail.fenced = order.stops();
-        if let Some(place) = tail.window.reserve() {
-            return Ok(place);
-        }
-        let (progress, now) = (self.hw.progress(), Nanos::now());
-        if just_came {
-            tail.window.observe(progress, now);
-        } else {
-            tail.window.observe_late(progress, now);
-        }
-        if let Some(place) = tail.window.reserve() {
-            return Ok(place);
-        }
-        if tail.window.oldest_marker().is_none() && tail.window.has_unmarked() {
-            self.place_marker(&mut tail.window);
-        }
-        Err(tail.window.oldest_marker())
-    }
-
-    /// Answers whether the marker has come.
-    fn wait_for_room(&self, marker: Option<Marker>) -> bool {
-        match marker.map(|marker| self.hw.wait(marker, ROOM_PATIENCE)) {
-            Some(Ok(came)) => return came,
-            // The device cannot say how far it is: run on unpaced rather than wait for ever.
-            Some(Err(_)) => self.tail().window.abandon(),
-            // Other threads hold all places and have not launched yet.
-            None => std::thread::yield_now(),
-        }
-        false
-    }
-
-    /// Places the window's next marker on the device. Under the window's lock, so that numbers arrive in order.
-    fn place_marker(&self, window: &mut Window) -> Option<Marker> {
-        let marker = window.next_marker();
-        if self.hw.mark(marker).is_ok() {
-            Some(marker)
-        } else {
-            window.abandon();
-            None
-        }
-    }
-
-    /// Places a marker behind everything this thread has launched.
-    pub(crate) fn mark(&self) -> Option<Marker> {
-        let gate = self.gate();
-        // A queue that is stopped stands there: who waits for it has to be let go on.
-        if self.held_by_device.load(Ordering::SeqCst) && !gate.is_free() {
-            gate.announce_again(&*self.link);
-        }
-        self.place_marker(&mut self.tail().window)
-    }
-
     /// Calls `real`, which waits for the device, and takes note if the queue is idle afterwards.
     pub fn synchronized<R>(&self, real: impl FnOnce() -> R) -> R {
         let wait = self.begin_wait();
@@ -298,46 +176,6 @@ impl Lane {
         let epoch = gate.epoch();
         // Who is inside now may launch behind the point that is waited for: then nothing can be said.
         Wait { lane: self, gate, covered: (!gate.is_occupied()).then_some(epoch) }
-    }
-
-    /// Finds out without waiting whether the queue has become idle; places a marker if none covers the work. To be
-    /// called now and then while somebody waits for this queue's gaps and the program does not synchronise.
-    pub fn poll_idle(&self) -> bool {
-        let gate = self.gate();
-        let epoch = gate.epoch();
-        if epoch.is_idle() {
-            return true;
-        }
-        if gate.is_occupied() || self.is_preempted() {
-            return false;
-        }
-        let mut tail = match self.tail.try_lock() {
-            Ok(tail) => tail,
-            Err(TryLockError::Poisoned(tail)) => tail.into_inner(),
-            // Somebody launches at this moment.
-            Err(TryLockError::WouldBlock) => return false,
-        };
-        self.take_note(&mut tail);
-        let may_mark = self.hw.marks_from_any_thread();
-        let now = Nanos::now();
-        let marker = match &tail.probe {
-            Some(probe) if probe.epoch == epoch && (!may_mark || now < probe.placed + PROBE_AGAIN) => {
-                probe.marker
-            }
-            _ => {
-                let Some(marker) = may_mark.then(|| self.place_marker(&mut tail.window)).flatten() else {
-                    // A context that was destroyed, or has failed, never answers again: others must not wait for it.
-                    tail.blind_looks += 1;
-                    return tail.blind_looks >= MOST_BLIND_LOOKS && gate.quiet(epoch, &*self.link);
-                };
-                tail.probe = Some(Probe { epoch, marker, placed: now });
-                marker
-            }
-        };
-        tail.blind_looks = 0;
-        let progress = self.hw.progress();
-        tail.window.observe_late(progress, now);
-        progress.marker >= marker && gate.quiet(epoch, &*self.link)
     }
 
     /// Work may be in flight that was launched while nobody counted: call it ready until a marker shows otherwise. Where
@@ -406,31 +244,6 @@ impl Lane {
         }
         old.give(Order::Free);
         old.open();
-    }
-
-    /// How the window is measured.
-    #[must_use]
-    pub fn limit(&self) -> Limit {
-        lock(&self.news).limit()
-    }
-
-    /// Whether somebody said how the window is measured.
-    #[must_use]
-    pub fn has_chosen_limit(&self) -> bool {
-        lock(&self.news).chosen.is_some()
-    }
-
-    /// How many commands are in flight, as far as they were counted.
-    #[must_use]
-    pub fn in_flight(&self) -> u32 {
-        let mut tail = self.tail();
-        tail.window.observe_late(self.hw.progress(), Nanos::now());
-        tail.window.in_flight().commands
-    }
-
-    /// Measures the window differently from now on; none: as it suits the level.
-    pub fn set_limit(&self, limit: Option<Limit>) {
-        self.tell_tail(|news| news.chosen = limit);
     }
 
     /// The level in force.
@@ -569,123 +382,4 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::gate::Unlinked;
-    use crate::hal::Progress;
-    use crate::ids::DeviceId;
-    use crate::level::{Capabilities, LevelCost};
-
-    /// Notes how it is stopped.
-    struct Device {
-        capabilities: Capabilities,
-        told: Mutex<Vec<&'static str>>,
-        /// Placing a marker returns only once the queue was let go on, as in a driver whose queue is full.
-        is_full: bool,
-    }
-
-    impl Device {
-        fn note(&self, what: &'static str) {
-            lock(&self.told).push(what);
-        }
-    }
-
-    impl HwQueue for Device {
-        fn device(&self) -> DeviceId {
-            DeviceId(1)
-        }
-        fn capabilities(&self) -> &Capabilities {
-            &self.capabilities
-        }
-        fn mark(&self, _: Marker) -> Result<(), HalError> {
-            self.note("mark");
-            while self.is_full && !lock(&self.told).contains(&"restore") {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Ok(())
-        }
-        fn progress(&self) -> Progress {
-            Progress::default()
-        }
-        fn holds_what_is_launched(&self) -> bool {
-            self.is_full
-        }
-        fn wait(&self, _: Marker, _: Duration) -> Result<bool, HalError> {
-            Ok(false)
-        }
-        fn synchronize(&self) -> Result<(), HalError> {
-            Ok(())
-        }
-        fn preempt(&self, _: Level) -> Result<(), HalError> {
-            self.note("preempt");
-            Ok(())
-        }
-        fn preempt_idle(&self, _: Level) -> Result<(), HalError> {
-            self.note("preempt idle");
-            Ok(())
-        }
-        fn restore(&self) -> Result<(), HalError> {
-            self.note("restore");
-            Ok(())
-        }
-    }
-
-    fn lane(is_full: bool) -> (Arc<Device>, Lane) {
-        let capabilities = Capabilities::block_only("d", "").with_interrupt(Ok(LevelCost::default()));
-        let device = Arc::new(Device { capabilities, told: Mutex::default(), is_full });
-        let gate = Shared::from(Arc::new(Gate::default()));
-        let lane = Lane::new(device.clone(), gate, Arc::new(Unlinked), LevelRequest::Auto).unwrap();
-        (device, lane)
-    }
-
-    #[test]
-    fn who_waits_inside_the_driver_does_not_keep_the_queue_from_going_on() {
-        let (device, lane) = lane(true);
-        lane.gate().give(Order::Stop);
-        lane.enforce().unwrap();
-        let lane = Arc::new(lane);
-        let launching = std::thread::spawn({
-            let lane = Arc::clone(&lane);
-            move || lane.launch(|| ())
-        });
-        while !lock(&device.told).contains(&"mark") {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert!(lane.gate().is_ready(), "who waits there has work");
-        // On a thread of its own: it would wait for ever.
-        let (sender, done) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            lane.set_limit(Some(Limit::Budget(Nanos::from_millis(1))));
-            lane.set_level(LevelRequest::Auto).unwrap();
-            lane.gate().give(Order::Watched);
-            lane.enforce().unwrap();
-            sender.send(lane.limit()).unwrap();
-        });
-        let limit = done.recv_timeout(Duration::from_secs(30)).expect("the order is carried out");
-        assert_eq!(limit, Limit::Budget(Nanos::from_millis(1)));
-        launching.join().unwrap();
-    }
-
-    #[test]
-    fn a_queue_that_stands_at_a_marker_has_work() {
-        let (_device, lane) = lane(true);
-        lane.gate().give(Order::Stop);
-        lane.enforce().unwrap();
-        lane.gate().give(Order::Paced);
-        lane.enforce().unwrap();
-        assert!(!lane.gate().is_ready());
-        lane.mark().expect("a marker");
-        assert!(lane.gate().is_ready());
-        assert_eq!(lane.gate().counts().passes, 0, "and yet nothing was launched");
-    }
-
-    #[test]
-    fn a_queue_that_nobody_has_counted_is_not_taken_for_idle() {
-        let (device, lane) = lane(false);
-        for order in [Order::Stop, Order::Watched, Order::Stop, Order::Free] {
-            lane.gate().give(order);
-            lane.enforce().unwrap();
-        }
-        assert_eq!(*lock(&device.told), ["preempt", "restore", "preempt idle", "restore"]);
-    }
-}
+mod tests;
