@@ -190,6 +190,7 @@ fn a_million_commands_through_four_queues_leave_memory_as_it_was() {
     let stage = Stage::without_service();
     let program = build(&stage, "many.c", First::Ours);
     let output = printed(&mut stage.direct(&[program.to_str().unwrap(), "1000000", "4"]));
+    println!("a million commands through four queues:\n{output}");
     let figure = |name: &str| -> u64 {
         output.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap()
     };
