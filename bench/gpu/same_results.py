@@ -21,7 +21,7 @@ from harness import HERE, Clock, Failure, Missing, Stage, end_on_signals
 PROGRAMS = os.path.join(HERE, "same_results_programs.py")
 PYTHON = ["resnet152", "bert", "graph", "training", "compile", "dataloader", "spawn", "cupy", "jax"]
 C_PROGRAMS = {"cuda-c-static": "static", "cuda-c-shared": "shared"}
-PATIENCE = 180
+PATIENCE = 90
 # XLA tries kernels out and takes the fastest, which depends on who else uses the GPU: not here.
 VARIABLES = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
              "XLA_FLAGS": "--xla_gpu_autotune_level=0"}

@@ -103,19 +103,25 @@ pub trait HwQueue: Send + Sync {
     /// [`Level::Interrupt`] the running one too. Returns once the device has stopped.
     fn preempt(&self, level: Level) -> Result<(), HalError>;
 
-    /// As [`HwQueue::preempt`], of a queue that has nothing on the device: for devices that are spared something by it.
-    fn preempt_idle(&self, level: Level) -> Result<(), HalError> {
-        self.preempt(level)
-    }
-
     /// Lets the queue run on where it was stopped.
     fn restore(&self) -> Result<(), HalError>;
+
+    /// Whether anything was launched on the queue that is not done; it has, until this is called. Called before it is
+    /// stopped, and while it is. A queue that has nothing must not stand still: programs copy and wait there, too, which
+    /// nobody sees, and so nobody would let them go on.
+    fn has_work(&self, has_work: bool) {
+        let _ = has_work;
+    }
 
     /// The scheduler's order for this queue is another now. For devices that can be told beforehand who may take them
     /// from whom, as with timeslices; only called at [`Level::Interrupt`], else with [`Order::Free`].
     fn order_changed(&self, order: Order) {
         let _ = order;
     }
+
+    /// Something is about to be launched that takes its time to get to the device, which others may be using: has the device
+    /// turn to this queue meanwhile. Only called for a queue that has nothing to do.
+    fn summon(&self) {}
 
     /// Whether at [`Level::Interrupt`] the device takes itself from a queue that was told to hold, by what it was told in
     /// [`HwQueue::order_changed`]. Then [`HwQueue::preempt`] is only asked for where the queue has to stand still.

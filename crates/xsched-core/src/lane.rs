@@ -35,6 +35,8 @@ pub struct Lane {
     held_by_device: AtomicBool,
     /// The device has been told to hold the queue, or to have it give way.
     is_told: AtomicBool,
+    /// Held while the device is told whether there is work: whoever comes last has seen the latest.
+    showing_work: Mutex<()>,
 }
 
 struct Stop {
@@ -43,6 +45,8 @@ struct Stop {
     told: Option<Level>,
     /// The order the device was told of last.
     order: Order,
+    /// The order that was last seen at the gate. While that is to be free, nobody counts what is launched.
+    ordered: Order,
 }
 
 impl Lane {
@@ -66,10 +70,11 @@ impl Lane {
             tail: Mutex::new(Tail { window, probe: None, blind_looks: 0, fenced: false }),
             news: Mutex::new(News { chosen: None, level, went_on: None }),
             has_news: AtomicBool::new(false),
-            stop: Mutex::new(Stop { level, told: None, order: Order::Free }),
+            stop: Mutex::new(Stop { level, told: None, order: Order::Free, ordered: Order::Free }),
             preempted: AtomicBool::new(false),
             held_by_device,
             is_told: AtomicBool::new(false),
+            showing_work: Mutex::default(),
         })
     }
 
@@ -97,6 +102,17 @@ impl Lane {
         result
     }
 
+    /// The same for a `real` that takes its time to get to the device, as with a graph of many commands.
+    pub fn launch_large<R>(&self, real: impl FnOnce() -> R) -> R {
+        let gate = self.gate();
+        // Who has to wait, or shares the device with equals, would take it from them for nothing.
+        if gate.order() == Order::Watched && gate.epoch().is_idle() {
+            gate.announce_again(&*self.link);
+            self.hw.summon();
+        }
+        self.launch(real)
+    }
+
     /// The same for a `real` that returns only when what it launched is done, and all that was launched before it. Takes
     /// note if the queue is idle then.
     pub fn launch_and_finish<R>(&self, real: impl FnOnce() -> R) -> R {
@@ -112,7 +128,7 @@ impl Lane {
         admitted.launched();
         drop(admitted);
         if covered {
-            gate.quiet(epoch, &*self.link);
+            self.quiet(gate, epoch);
         }
         result
     }
@@ -142,6 +158,10 @@ impl Lane {
                 gate.announce_again(&*self.link);
             } else {
                 gate.announce(&*self.link);
+            }
+            if order.stops() {
+                // It is to stand behind what is placed next.
+                self.show_work();
             }
             if order == Order::Paced || order.stops() {
                 match self.reserve(order, just_came) {
@@ -183,7 +203,23 @@ impl Lane {
     pub fn assume_busy(&self) {
         if self.hw.marks_from_any_thread() {
             self.gate().announce(&*self.link);
+            self.show_work();
         }
+    }
+
+    /// Everything that was launched before the epoch has completed. Answers whether the queue is idle now.
+    fn quiet(&self, gate: &Gate, epoch: Epoch) -> bool {
+        let idle = gate.quiet(epoch, &*self.link);
+        if idle && self.is_told.load(Ordering::SeqCst) {
+            self.show_work();
+        }
+        idle
+    }
+
+    /// Tells the device whether there is work. To be called after every change of that while the queue is stopped.
+    fn show_work(&self) {
+        let _last = lock(&self.showing_work);
+        self.hw.has_work(!self.gate().epoch().is_idle());
     }
 
     /// Lets no new launch through. Answers whether that can still be done.
@@ -257,7 +293,7 @@ impl Lane {
         let level = self.hw.capabilities().negotiate(request)?;
         let mut stop = lock(&self.stop);
         if stop.told.is_some_and(|told| told != level) {
-            self.tell(&mut stop, None, true)?;
+            self.tell(&mut stop, None)?;
         }
         stop.level = level;
         let held_by_device = level > Level::Block && self.hw.holds_what_is_launched();
@@ -282,7 +318,14 @@ impl Lane {
         let at_interrupt = stop.level == Level::Interrupt;
         let ordered = self.gate().order();
         let order = if at_interrupt { ordered } else { Order::Free };
-        let was_counted = stop.order != Order::Free;
+        let gives_way = ordered == Order::Hold && at_interrupt && self.hw.gives_way();
+        let stands_still = self.gate().is_closed() || (ordered.stops() && !gives_way);
+        // The gate alone is level 1: the device has to be told nothing.
+        let wanted = (stands_still && stop.level > Level::Block).then_some(stop.level);
+        let was_counted = std::mem::replace(&mut stop.ordered, ordered) != Order::Free;
+        if order == stop.order && wanted == stop.told {
+            return Ok(());
+        }
         if order != stop.order {
             self.hw.order_changed(order);
             let goes_on = stop.order.stops() && !order.stops();
@@ -291,23 +334,23 @@ impl Lane {
                 self.tell_tail(|news| news.went_on = Some(Nanos::now()));
             }
         }
-        let gives_way = ordered == Order::Hold && at_interrupt && self.hw.gives_way();
-        let stands_still = self.gate().is_closed() || (ordered.stops() && !gives_way);
-        // The gate alone is level 1: the device has to be told nothing.
-        let wanted = (stands_still && stop.level > Level::Block).then_some(stop.level);
         // Before it is told, which may take until the queue has come to a stop: what is launched meanwhile is behind that.
         self.is_told.store(wanted.is_some() || order.stops(), Ordering::SeqCst);
-        let done = if wanted == stop.told { Ok(()) } else { self.tell(stop, wanted, was_counted) };
+        if was_counted || !self.hw.marks_from_any_thread() {
+            self.show_work();
+        } else {
+            // Whatever it does it looks idle: nobody has counted.
+            self.hw.has_work(true);
+        }
+        let done = if wanted == stop.told { Ok(()) } else { self.tell(stop, wanted) };
         if done.is_err() {
             self.is_told.store(stop.told.is_some() || order.stops(), Ordering::SeqCst);
         }
         done
     }
 
-    fn tell(&self, stop: &mut Stop, wanted: Option<Level>, was_counted: bool) -> Result<(), HalError> {
+    fn tell(&self, stop: &mut Stop, wanted: Option<Level>) -> Result<(), HalError> {
         match wanted {
-            // A queue that was free until now looks idle whatever it does: nobody has counted.
-            Some(level) if was_counted && self.gate().epoch().is_idle() => self.hw.preempt_idle(level)?,
             Some(level) => self.hw.preempt(level)?,
             None => self.hw.restore()?,
         }
@@ -331,7 +374,7 @@ impl Wait<'_> {
     /// All of it has completed.
     pub fn over(self) {
         if let Some(epoch) = self.covered {
-            self.gate.quiet(epoch, &*self.lane.link);
+            self.lane.quiet(self.gate, epoch);
         }
     }
 }

@@ -73,6 +73,9 @@ pub(crate) trait StopPoints: Send + Sync {
 
     /// Lets it run on.
     fn go(&self);
+
+    /// Whether it has anything to do. If not, it stands nowhere.
+    fn has_work(&self, has_work: bool);
 }
 
 /// See the head of this file.
@@ -198,5 +201,11 @@ impl<V: Vendor> HwQueue for Polled<V> {
     fn restore(&self) -> Result<(), HalError> {
         self.go();
         Ok(())
+    }
+
+    fn has_work(&self, has_work: bool) {
+        if let Some(stops) = &self.stops {
+            stops.has_work(has_work);
+        }
     }
 }

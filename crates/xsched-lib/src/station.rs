@@ -89,6 +89,14 @@ impl Station {
         }
     }
 
+    /// The same for a `real` that takes its time to get to the device.
+    pub(crate) fn launch_large(&self, real: &mut dyn FnMut()) {
+        match &self.queue {
+            Some(queue) => queue.lane().launch_large(real),
+            None => real(),
+        }
+    }
+
     /// The same for a `real` that returns once what it launched is done, and all that was launched before.
     pub(crate) fn launch_and_finish(&self, real: &mut dyn FnMut()) {
         match &self.queue {

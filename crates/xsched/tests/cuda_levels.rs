@@ -217,6 +217,30 @@ fn programs_that_load_code_while_they_take_turns_come_through() {
     }
 }
 
+/// Copies are not launches: a program that waits for one looks as if it had nothing to do, and must not stand still.
+#[test]
+fn programs_that_wait_for_copies_while_others_have_the_device_come_through() {
+    for level in ["2", "3"] {
+        let machine = Machine::new(Stage::with_service());
+        let at = |priority| ["--priority", priority, "--level", level];
+        let readers: Vec<_> =
+            (0..3).map(|_| Actor::enter(machine.run(&at("normal"), &["reader", "3", "200", "700"]))).collect();
+        let _requests =
+            Actor::enter(machine.run(&at("high"), &["load", "requests", "1000000", "4", "500", "5000"]));
+        let _batch = Actor::enter(machine.run(&at("low"), &["load", "batch", "4", "700"]));
+        for one in &readers {
+            one.line();
+        }
+        for second in 1..=4 {
+            let (paces, ()) = Actor::paces(&readers.iter().collect::<Vec<_>>(), || {
+                std::thread::sleep(Duration::from_secs(1));
+            });
+            println!("level {level}, rounds in second {second}: {paces:.0?}");
+            assert!(paces.iter().all(|pace| *pace > 0.0), "one of them stands still: {paces:?}");
+        }
+    }
+}
+
 /// A driver that refuses to disable channels must not leave a program stopped that nobody holds any more.
 #[test]
 fn whoever_cannot_be_stopped_runs_on_all_the_same() {

@@ -95,11 +95,14 @@ impl Executor {
         let Some(context) = world.contexts.get_mut(&self.context) else { return 0 };
         context.asleep = false;
         let suspended = context.suspended;
-        let wants = self.wants_device(world, suspended);
-        let turn = self.seat.look(wants);
+        let mut wants = self.wants_device(world, suspended);
+        let mut turn = self.seat.look(wants);
         let mut progress = false;
+        // The device may change hands between any two commands of a stream.
         while self.advance(world, turn, suspended) {
             progress = true;
+            wants = self.wants_device(world, suspended);
+            turn = self.seat.look(wants);
         }
         let still = self.wants_device(world, suspended);
         let mut last = turn;

@@ -133,6 +133,7 @@ impl Lane {
         // A queue that is stopped stands there: who waits for it has to be let go on.
         if self.held_by_device.load(Ordering::SeqCst) && !gate.is_free() {
             gate.announce_again(&*self.link);
+            self.show_work();
         }
         self.place_marker(&mut self.tail().window)
     }
@@ -165,7 +166,7 @@ impl Lane {
                 let Some(marker) = may_mark.then(|| self.place_marker(&mut tail.window)).flatten() else {
                     // A context that was destroyed, or has failed, never answers again: others must not wait for it.
                     tail.blind_looks += 1;
-                    return tail.blind_looks >= MOST_BLIND_LOOKS && gate.quiet(epoch, &*self.link);
+                    return tail.blind_looks >= MOST_BLIND_LOOKS && self.quiet(gate, epoch);
                 };
                 tail.probe = Some(Probe { epoch, marker, placed: now });
                 marker
@@ -174,7 +175,7 @@ impl Lane {
         tail.blind_looks = 0;
         let progress = self.hw.progress();
         tail.window.observe_late(progress, now);
-        progress.marker >= marker && gate.quiet(epoch, &*self.link)
+        progress.marker >= marker && self.quiet(gate, epoch)
     }
 
     /// How the window is measured.

@@ -50,9 +50,8 @@ impl HwQueue for Device {
         self.note("preempt");
         Ok(())
     }
-    fn preempt_idle(&self, _: Level) -> Result<(), HalError> {
-        self.note("preempt idle");
-        Ok(())
+    fn has_work(&self, has_work: bool) {
+        self.note(if has_work { "work" } else { "no work" });
     }
     fn restore(&self) -> Result<(), HalError> {
         self.note("restore");
@@ -110,11 +109,30 @@ fn a_queue_that_stands_at_a_marker_has_work() {
 }
 
 #[test]
+fn a_queue_that_has_come_to_its_end_while_it_was_stopped_has_no_work() {
+    let (device, lane) = lane(false);
+    for order in [Order::Watched, Order::Hold, Order::Stop] {
+        lane.gate().give(Order::Watched);
+        lane.enforce().unwrap();
+        lane.launch(|| ());
+        let wait = lane.begin_wait();
+        lane.gate().give(order);
+        lane.enforce().unwrap();
+        let stopped = order.stops();
+        let last = || *lock(&device.told).iter().rfind(|told| told.ends_with("work")).unwrap();
+        assert!(!stopped || last() == "work", "{order:?}");
+        wait.over();
+        assert!(!stopped || last() == "no work", "{order:?}");
+    }
+}
+
+#[test]
 fn a_queue_that_nobody_has_counted_is_not_taken_for_idle() {
     let (device, lane) = lane(false);
     for order in [Order::Stop, Order::Watched, Order::Stop, Order::Free] {
         lane.gate().give(order);
         lane.enforce().unwrap();
     }
-    assert_eq!(*lock(&device.told), ["preempt", "restore", "preempt idle", "restore"]);
+    let told = ["work", "preempt", "no work", "restore", "no work", "preempt", "no work", "restore"];
+    assert_eq!(*lock(&device.told), told);
 }

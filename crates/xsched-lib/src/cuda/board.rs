@@ -25,6 +25,8 @@ pub(crate) struct Words {
     pub(crate) run: AtomicU32,
     /// The number of the last stop point that was left behind.
     pub(crate) passed: AtomicU32,
+    /// Nobody reads it.
+    written_for_nothing: AtomicU32,
 }
 
 /// Streams beyond this number have events for markers, and no stop points.
@@ -96,6 +98,11 @@ impl Cell {
     /// Where the device writes which stop point it has left behind.
     pub(crate) fn passed_at(&self) -> u64 {
         self.device + std::mem::offset_of!(Words, passed) as u64
+    }
+
+    /// Where the device may write anything.
+    pub(crate) fn nothing_at(&self) -> u64 {
+        self.device + std::mem::offset_of!(Words, written_for_nothing) as u64
     }
 
     /// Gives it to another stream. What is still to be written there would be taken for the other's: only for a cell

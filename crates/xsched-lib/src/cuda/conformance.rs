@@ -187,13 +187,42 @@ fn a_stream_that_comes_while_all_are_stopped_does_not_let_them_go_on() {
     late.order_changed(Order::Stop);
     std::thread::sleep(2 * LENGTH);
     assert_eq!(device.finished(&queue), 0, "it went on");
-    late.preempt_idle(Level::Interrupt).unwrap();
+    late.has_work(false);
+    late.preempt(Level::Interrupt).unwrap();
     for one in [&late, &queue] {
         one.order_changed(Order::Free);
         one.restore().unwrap();
     }
     queue.synchronize().unwrap();
     assert_eq!(device.finished(&queue), 1);
+}
+
+#[test]
+fn a_stream_that_has_nothing_to_do_stands_nowhere() {
+    use xsched_core::HwQueue as _;
+    let device = Device::open();
+    let queue = device.queue();
+    for level in [Level::Deactivate, Level::Interrupt] {
+        if queue.capabilities().cost(level).is_err() {
+            continue;
+        }
+        // One that was placed when the program has just waited for what was before it.
+        let marker = queue.progress().marker + 1;
+        queue.has_work(false);
+        queue.preempt(level).unwrap();
+        queue.mark(marker).unwrap();
+        queue.synchronize().unwrap();
+        // Now there is something.
+        let finished = device.finished(&queue);
+        queue.has_work(true);
+        queue.mark(marker + 1).unwrap();
+        device.launch(&queue, Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(device.finished(&queue), finished, "it does not stand still at {level}");
+        queue.restore().unwrap();
+        queue.synchronize().unwrap();
+        assert_eq!(device.finished(&queue), finished + 1);
+    }
 }
 
 /// What a machine lacks that the suite is run for once more, each in a process of its own.

@@ -53,18 +53,8 @@ enum Stopped {
 struct Member {
     marks: Arc<Marks>,
     order: Order,
-    stop: Stop,
-}
-
-/// What one stream was told.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// To run.
-    No,
-    /// To stop.
-    Busy,
-    /// To stop, with nothing on the device.
-    Idle,
+    /// Whether it was told to stop.
+    stop: bool,
 }
 
 /// How long streams are given to come to their stop points, which are about a millisecond apart, before their channels are
@@ -103,7 +93,7 @@ impl Membership {
             let mut state = lock(&device.state);
             state.last += 1;
             let number = state.last;
-            state.members.push((number, Member { marks, order: Order::Free, stop: Stop::No }));
+            state.members.push((number, Member { marks, order: Order::Free, stop: false }));
             number
         };
         Self { device, number }
@@ -115,7 +105,7 @@ impl Membership {
     }
 
     /// Takes the stream off the GPU, if it is the last of them; or lets it on again.
-    pub(crate) fn stop(&self, stop: Stop) -> Result<(), String> {
+    pub(crate) fn stop(&self, stop: bool) -> Result<(), String> {
         self.change(|member| member.stop = stop)
     }
 
@@ -147,7 +137,7 @@ impl State {
         }
         // Who comes while the others are stopped, and is to stop as well, does not let them go on first.
         let joins = |member: &Member| self.stopped != Stopped::No && member.order == Order::Stop;
-        let stops = |member: &Member| member.stop != Stop::No || joins(member);
+        let stops = |member: &Member| member.stop || joins(member);
         let stop = !self.members.is_empty() && self.members.iter().all(|(_, member)| stops(member));
         done.and(match (stop, self.stopped) {
             (true, Stopped::No) => self.stop(device),
@@ -168,13 +158,12 @@ impl State {
     }
 
     fn stop(&mut self, device: DeviceId) -> Result<(), String> {
-        let stands =
-            || self.members.iter().all(|(_, member)| member.stop == Stop::Idle || member.marks.stands());
+        let are_still = || self.members.iter().all(|(_, member)| member.marks.is_still());
         let patience = Instant::now() + TO_COME_TO_A_STOP;
-        let mut stood = false;
+        let mut were_still = false;
         while Instant::now() < patience {
-            // Twice, for the reason given at `Marks::stands`.
-            if std::mem::replace(&mut stood, stands()) && stood {
+            // Twice, for the reason given at `Marks::is_still`.
+            if std::mem::replace(&mut were_still, are_still()) && were_still {
                 self.stopped = Stopped::Standing;
                 return Ok(());
             }

@@ -1,8 +1,8 @@
 //! Markers: how far a stream has come. Words that the device writes, or events that are asked where it cannot.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use xsched_core::{Marker, Progress};
 
@@ -15,20 +15,32 @@ const PLAIN_EVENT: u32 = 2;
 const UNTIL_EQUAL: u32 = 1;
 
 /// The markers of one stream.
-pub(crate) enum Marks {
+pub(crate) struct Marks {
+    kind: Kind,
+    stand: Mutex<Stand>,
+}
+
+enum Kind {
     /// The device writes them, and the stream can be stopped at each.
     Words(WordMarks),
     /// They are events.
     Events(Mutex<EventMarks>),
 }
 
-/// See [`Marks`].
-pub(crate) struct WordMarks {
+/// See [`Kind`].
+struct WordMarks {
     cell: Cell,
     placed: AtomicU64,
     reached: AtomicU64,
-    /// Why the stream is to stand: the scheduler's order, and an explicit stop.
-    reasons: [AtomicBool; 2],
+}
+
+/// Whether the stream is to stand at its next stop point.
+#[derive(Default)]
+struct Stand {
+    /// The scheduler's order, and an explicit stop.
+    reasons: [bool; 2],
+    /// Nothing was launched there that is not done.
+    has_nothing: bool,
 }
 
 /// Why a stream stands.
@@ -41,60 +53,79 @@ pub(crate) enum Reason {
 impl Marks {
     /// For a stream of the current context. With events, says why not with words.
     pub(crate) fn new(stream: Stream) -> (Self, Result<(), String>) {
-        match WordMarks::new(stream) {
-            Ok(words) => (Self::Words(words), Ok(())),
-            Err(why) => (Self::Events(Mutex::default()), Err(why)),
-        }
+        let (kind, words) = match WordMarks::new(stream) {
+            Ok(words) => (Kind::Words(words), Ok(())),
+            Err(why) => (Kind::Events(Mutex::default()), Err(why)),
+        };
+        (Self { kind, stand: Mutex::default() }, words)
     }
 
     /// Places a marker. The stream's context is current.
     pub(crate) fn place(&self, stream: Stream, marker: Marker) -> Result<(), Code> {
-        match self {
-            Self::Words(words) => words.place(stream, marker),
-            Self::Events(events) => lock(events).place(stream, marker),
+        match &self.kind {
+            Kind::Words(words) => words.place(stream, marker),
+            Kind::Events(events) => lock(events).place(stream, marker),
         }
     }
 
     /// How far the stream is, if that can be told without its context.
     pub(crate) fn reached(&self) -> Option<Progress> {
-        match self {
-            Self::Words(words) => Some(words.progress()),
-            Self::Events(_) => None,
+        match &self.kind {
+            Kind::Words(words) => Some(words.progress()),
+            Kind::Events(_) => None,
         }
     }
 
     /// How far the stream is. Its context is current.
     pub(crate) fn ask(&self) -> Progress {
-        match self {
-            Self::Words(words) => words.progress(),
-            Self::Events(events) => lock(events).progress(),
+        match &self.kind {
+            Kind::Words(words) => words.progress(),
+            Kind::Events(events) => lock(events).progress(),
         }
     }
 
     /// How far it was when it was last asked.
     pub(crate) fn known(&self) -> Progress {
-        match self {
-            Self::Words(words) => words.progress(),
-            Self::Events(events) => lock(events).reached,
+        match &self.kind {
+            Kind::Words(words) => words.progress(),
+            Kind::Events(events) => lock(events).reached,
         }
     }
 
     /// Whether the stream can be stopped at each of them.
     pub(crate) fn are_stop_points(&self) -> bool {
-        matches!(self, Self::Words(_))
+        matches!(self.kind, Kind::Words(_))
     }
 
-    /// Whether the stream stands at a stop point. For a moment after it was told to, one that has just left a stop point
-    /// looks as if it stood there.
-    pub(crate) fn stands(&self) -> bool {
-        matches!(self, Self::Words(words) if words.stands())
+    /// Whether nothing of the stream runs: it stands at a stop point, or has nothing to do. For a moment after it was told to
+    /// stand, one that has just left a stop point looks as if it stood there.
+    pub(crate) fn is_still(&self) -> bool {
+        lock(&self.stand).has_nothing || matches!(&self.kind, Kind::Words(words) if words.stands())
+    }
+
+    /// Gives the GPU something to do for the stream, so that it turns to the program. The stream's context is current.
+    pub(crate) fn summon(&self, stream: Stream) -> Result<(), Code> {
+        let (Kind::Words(words), Some(set)) = (&self.kind, vendor::SET_WORDS.get()) else { return Ok(()) };
+        // SAFETY: the context is current, and the device may write there for as long as the process lives.
+        checked(unsafe { set(words.cell.nothing_at(), 0, 1, stream) })
     }
 
     /// Has the stream stand at its next stop point for this reason, or not any more.
     pub(crate) fn stand(&self, why: Reason, stand: bool) {
-        if let Self::Words(words) = self {
-            words.reasons[why as usize].store(stand, Ordering::SeqCst);
-            let stands = words.reasons.iter().any(|reason| reason.load(Ordering::SeqCst));
+        self.change(|its| its.reasons[why as usize] = stand);
+    }
+
+    /// A stream that has nothing to do stands nowhere, whatever the reason.
+    pub(crate) fn has_work(&self, has_work: bool) {
+        self.change(|its| its.has_nothing = !has_work);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Stand)) {
+        let mut stand = lock(&self.stand);
+        change(&mut stand);
+        if let Kind::Words(words) = &self.kind {
+            let stands = !stand.has_nothing && stand.reasons.contains(&true);
+            // Still locked: the last to change it says how it is.
             words.cell.words().run.store(u32::from(!stands), Ordering::SeqCst);
         }
     }
@@ -109,7 +140,6 @@ impl WordMarks {
             cell: Cell::take()?,
             placed: AtomicU64::new(0),
             reached: AtomicU64::new(0),
-            reasons: [const { AtomicBool::new(false) }; 2],
         };
         // Tried once for real: attributes promise what some configurations refuse.
         marks
@@ -165,9 +195,9 @@ impl Drop for WordMarks {
     }
 }
 
-/// See [`Marks`].
+/// See [`Kind`].
 #[derive(Default)]
-pub(crate) struct EventMarks {
+struct EventMarks {
     placed: VecDeque<(Marker, EventHandle)>,
     unused: Vec<EventHandle>,
     reached: Progress,
@@ -216,6 +246,6 @@ impl EventMarks {
     }
 }
 
-fn lock(events: &Mutex<EventMarks>) -> std::sync::MutexGuard<'_, EventMarks> {
-    events.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

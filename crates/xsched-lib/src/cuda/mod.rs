@@ -21,7 +21,7 @@ use xsched_interpose::{aside, forward_once};
 
 use crate::hooks::hooks;
 use crate::loader::Hook;
-use crate::station::{Found, Leased};
+use crate::station::{Found, Leased, Station};
 use crate::world::{World, world};
 use hardware::{CudaStream, current_device};
 pub(crate) use rm::watch_ioctl;
@@ -43,8 +43,8 @@ hooks! {
         = |real, _, _, _, _, _, _, _, _, stream, _| launch(real, stream, LEGACY);
     fn cuLaunchCooperativeKernel_ptsz(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void) -> Code
         = |real, _, _, _, _, _, _, _, _, stream, _| launch(real, stream, PER_THREAD);
-    fn cuGraphLaunch(graph: *mut c_void, stream: Stream) -> Code = |real, _, stream| launch(real, stream, LEGACY);
-    fn cuGraphLaunch_ptsz(graph: *mut c_void, stream: Stream) -> Code = |real, _, stream| launch(real, stream, PER_THREAD);
+    fn cuGraphLaunch(graph: *mut c_void, stream: Stream) -> Code = |real, _, stream| launch_graph(real, stream, LEGACY);
+    fn cuGraphLaunch_ptsz(graph: *mut c_void, stream: Stream) -> Code = |real, _, stream| launch_graph(real, stream, PER_THREAD);
     fn cuStreamSynchronize(stream: Stream) -> Code = |real, stream| synchronize(real, stream, LEGACY);
     fn cuStreamSynchronize_ptsz(stream: Stream) -> Code = |real, stream| synchronize(real, stream, PER_THREAD);
     fn cuStreamQuery(stream: Stream) -> Code = |real, stream| query(real, stream, LEGACY);
@@ -148,15 +148,29 @@ fn key(stream: Stream, default: usize) -> Option<(usize, Context)> {
 }
 
 fn launch(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
+    launch_by(Station::launch, real, stream, default)
+}
+
+fn launch_graph(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
+    launch_by(Station::launch_large, real, stream, default)
+}
+
+#[inline]
+fn launch_by(
+    way: fn(&Station, &mut dyn FnMut()),
+    real: impl FnOnce() -> Code,
+    stream: Stream,
+    default: usize,
+) -> Code {
     let Some(world) = world() else { return real() };
     forward_once(real, |call| {
         if capture::is_captured(stream) {
             return;
         }
         let Some((key, context)) = key(stream, default) else { return };
-        let known = world.with(key, |station| station.map(|station| station.launch(call)).is_some());
+        let known = world.with(key, |station| station.map(|station| way(station, call)).is_some());
         if !known && adopt(world, key, stream, default, context) {
-            world.with(key, |station| station.map(|station| station.launch(call)));
+            world.with(key, |station| station.map(|station| way(station, call)));
         }
     })
 }

@@ -25,6 +25,9 @@ struct Group {
     means: Means,
     streams: usize,
     to_stop: usize,
+    /// Of those that are to stop, these have something to do. If none has, the queues run on: programs copy there, too,
+    /// which nobody sees.
+    busy: usize,
     stopped: bool,
     /// None: as the program made them.
     priority: Option<u32>,
@@ -41,7 +44,23 @@ fn groups() -> MutexGuard<'static, Vec<Group>> {
 /// One stream's part in its device's queues.
 pub(super) struct Member {
     device: DeviceId,
-    state: Mutex<Wish>,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct State {
+    wish: Wish,
+    has_work: bool,
+}
+
+impl State {
+    fn stops(self) -> bool {
+        self.wish == Wish::Stop
+    }
+
+    fn is_busy(self) -> bool {
+        self.stops() && self.has_work
+    }
 }
 
 /// What one stream wants.
@@ -54,6 +73,10 @@ enum Wish {
 }
 
 impl Member {
+    fn new(device: DeviceId) -> Self {
+        Self { device, state: Mutex::new(State { wish: Wish::Run, has_work: true }) }
+    }
+
     /// Joins the streams of a device whose queues the driver stops, or says why it cannot. Not for a program's thread: it
     /// opens files.
     pub(super) fn by_driver(device: DeviceId) -> Result<Self, String> {
@@ -70,8 +93,8 @@ impl Member {
         let mut groups = groups();
         let Some(group) = groups.iter_mut().find(|group| group.device == device) else {
             let (stopped, gives_way) = (false, false);
-            groups.push(Group { device, means, streams: 1, to_stop: 0, stopped, priority: None, gives_way });
-            return Ok(Self { device, state: Mutex::new(Wish::Run) });
+            groups.push(Group { device, means, streams: 1, to_stop: 0, busy: 0, stopped, priority: None, gives_way });
+            return Ok(Self::new(device));
         };
         if let (Means::Stalls(words), Means::Stalls(new)) = (&mut group.means, means) {
             // Another copy of the runtime has a word of its own.
@@ -87,31 +110,40 @@ impl Member {
         }
         // A stream that is new has not been told to stop.
         group.settle()?;
-        Ok(Self { device, state: Mutex::new(Wish::Run) })
+        Ok(Self::new(device))
     }
 
     /// Stops the queues if no stream wants them any more; lets them go if one does.
     pub(super) fn set_stopped(&self, stop: bool) -> Result<(), String> {
-        self.wish(if stop { Wish::Stop } else { Wish::Run })
+        self.change(|state| state.wish = if stop { Wish::Stop } else { Wish::Run })
+    }
+
+    /// Whether the stream has something to do.
+    pub(super) fn has_work(&self, has_work: bool) {
+        // A device that refuses is asked again with the next change.
+        let _ = self.change(|state| state.has_work = has_work);
     }
 
     /// The stream is no more.
     pub(super) fn leave(&self) {
         // A device that is gone has nothing to be told.
-        let _ = self.wish(Wish::Gone);
+        let _ = self.change(|state| state.wish = Wish::Gone);
     }
 
-    fn wish(&self, wish: Wish) -> Result<(), String> {
+    fn change(&self, change: impl FnOnce(&mut State)) -> Result<(), String> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if *state == wish || *state == Wish::Gone {
+        let before = *state;
+        let mut after = before;
+        change(&mut after);
+        if after == before || before.wish == Wish::Gone {
             return Ok(());
         }
         let mut groups = groups();
         let Some(group) = groups.iter_mut().find(|group| group.device == self.device) else { return Ok(()) };
-        group.to_stop -= usize::from(*state == Wish::Stop);
-        group.to_stop += usize::from(wish == Wish::Stop);
-        group.streams -= usize::from(wish == Wish::Gone);
-        *state = wish;
+        group.to_stop = group.to_stop - usize::from(before.stops()) + usize::from(after.stops());
+        group.busy = group.busy - usize::from(before.is_busy()) + usize::from(after.is_busy());
+        group.streams -= usize::from(after.wish == Wish::Gone);
+        *state = after;
         group.settle()
     }
 
@@ -142,7 +174,7 @@ impl Drop for Member {
 impl Group {
     /// Makes the queues what the streams want.
     fn settle(&mut self) -> Result<(), String> {
-        let stop = self.streams > 0 && self.to_stop == self.streams;
+        let stop = self.busy > 0 && self.to_stop == self.streams;
         if stop == self.stopped {
             return Ok(());
         }
@@ -177,8 +209,8 @@ impl Group {
 
 /// The program ends: what its exit handlers wait for must be able to come.
 pub(super) fn release_all() {
-    for group in groups().iter_mut() {
-        group.to_stop = 0;
+    for mut group in groups().drain(..) {
+        group.busy = 0;
         group.priority = None;
         let _ = group.settle();
     }

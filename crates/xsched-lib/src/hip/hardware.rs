@@ -324,6 +324,12 @@ impl HwQueue for HipStream {
         going.map_err(|why| self.failed("letting the queues run on", why))
     }
 
+    fn has_work(&self, has_work: bool) {
+        if let Some(queues) = &self.queues {
+            queues.has_work(has_work);
+        }
+    }
+
     fn order_changed(&self, order: Order) {
         if let Some(queues) = &self.queues {
             queues.follow(order);

@@ -50,6 +50,8 @@ struct Stalls {
 #[derive(Default)]
 struct State {
     stopped: bool,
+    /// The queue has nothing to do: it need not stand, and the program may wait for it.
+    has_nothing: bool,
     /// What the queue has come to while it was stopped.
     closed: Vec<Barrier>,
 }
@@ -69,17 +71,33 @@ impl StopPoints for Stalls {
     }
 
     fn stop(&self) {
-        lock(&self.state).stopped = true;
+        self.change(|state| state.stopped = true);
     }
 
     /// Past the points it has come to and those before it.
     fn go(&self) {
+        self.change(|state| state.stopped = false);
+    }
+
+    fn has_work(&self, has_work: bool) {
+        self.change(|state| state.has_nothing = !has_work);
+    }
+}
+
+impl Stalls {
+    fn change(&self, change: impl FnOnce(&mut State)) {
         let opened = {
             let mut state = lock(&self.state);
-            state.stopped = false;
-            std::mem::take(&mut state.closed)
+            change(&mut state);
+            if state.stands() { Vec::new() } else { std::mem::take(&mut state.closed) }
         };
         drop(opened);
+    }
+}
+
+impl State {
+    fn stands(&self) -> bool {
+        self.stopped && !self.has_nothing
     }
 }
 
@@ -92,7 +110,7 @@ unsafe extern "C" fn reach(_marker: *mut c_void, _status: i32, reached: *mut c_v
     // SAFETY: made in `place`; the vendor calls this once for each time it was asked to.
     let (state, barrier) = *unsafe { Box::from_raw(reached.cast::<(Arc<Mutex<State>>, Barrier)>()) };
     let mut state = lock(&state);
-    if state.stopped {
+    if state.stands() {
         state.closed.push(barrier);
     }
 }

@@ -10,7 +10,7 @@ use crate::stage::Stage;
 
 /// The programs: how they are called, their source, and how they reach the driver (0: linked, 1: `dlsym`, 2: the driver's
 /// own look-up).
-const PROGRAMS: [(&str, &str, u32); 15] = [
+const PROGRAMS: [(&str, &str, u32); 16] = [
     ("semantics", "semantics", 0),
     ("semantics-dlsym", "semantics", 1),
     ("semantics-look-up", "semantics", 2),
@@ -23,6 +23,7 @@ const PROGRAMS: [(&str, &str, u32); 15] = [
     ("cross", "cross", 0),
     ("foreground", "foreground", 0),
     ("long", "long", 0),
+    ("reader", "reader", 0),
     ("streams", "streams", 0),
     ("threads", "threads", 0),
     ("two", "two", 0),
