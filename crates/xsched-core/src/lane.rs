@@ -2,7 +2,7 @@
 
 mod tail;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::gate::{Epoch, Gate, Link, Order};
@@ -35,6 +35,8 @@ pub struct Lane {
     held_by_device: AtomicBool,
     /// The device has been told to hold the queue, or to have it give way.
     is_told: AtomicBool,
+    /// Threads that wait for all of the queue: they will see its end.
+    waiting: AtomicU32,
     /// Held while the device is told whether there is work: whoever comes last has seen the latest.
     showing_work: Mutex<()>,
 }
@@ -74,6 +76,7 @@ impl Lane {
             preempted: AtomicBool::new(false),
             held_by_device,
             is_told: AtomicBool::new(false),
+            waiting: AtomicU32::new(0),
             showing_work: Mutex::default(),
         })
     }
@@ -107,7 +110,6 @@ impl Lane {
         let gate = self.gate();
         // Who has to wait, or shares the device with equals, would take it from them for nothing.
         if gate.order() == Order::Watched && gate.epoch().is_idle() {
-            gate.announce_again(&*self.link);
             self.hw.summon();
         }
         self.launch(real)
@@ -192,6 +194,7 @@ impl Lane {
     /// Notes what has been launched, before somebody waits for all of it.
     #[must_use]
     pub fn begin_wait(&self) -> Wait<'_> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         let gate = self.gate();
         let epoch = gate.epoch();
         // Who is inside now may launch behind the point that is waited for: then nothing can be said.
@@ -379,6 +382,12 @@ impl Wait<'_> {
     }
 }
 
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        self.lane.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// A launch that was let through. Leaves the gate when dropped, and gives its place in the window back unless it was
 /// used.
 pub(crate) struct Admitted<'a> {
@@ -399,6 +408,8 @@ impl Admitted<'_> {
         if !due && !alone {
             return None;
         }
+        // Now and then, for whoever never has to wait for room.
+        tail.window.observe_late(self.lane.hw.progress(), Nanos::now());
         let marker = self.lane.place_marker(&mut tail.window);
         if alone {
             // Nobody else can place one later: this has to show when the queue has become idle.

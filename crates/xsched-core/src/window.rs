@@ -45,13 +45,13 @@ impl Limit {
 
     /// What a queue has that is stopped at this level, unless told otherwise.
     ///
-    /// From level 2 on what is in flight can be stopped, so it need not be kept short for others' sake; 16 ms keep a
-    /// program's device busy through the pauses of its host. At level 1 whoever takes the place waits for all of it.
+    /// From level 2 on what is in flight can be stopped, so it need not be kept short for others' sake, and keeps a program's
+    /// device busy through the pauses of its host. At level 1 whoever takes the place waits for all of it.
     #[must_use]
     pub const fn suited_to(level: Level) -> Self {
         match level {
             Level::Block => Self::Budget(Nanos::from_millis(1)),
-            Level::Deactivate | Level::Interrupt => Self::Budget(Nanos::from_millis(16)),
+            Level::Deactivate | Level::Interrupt => Self::Budget(Nanos::from_millis(200)),
         }
     }
 
@@ -133,8 +133,8 @@ pub struct Window {
     stoppable: bool,
 }
 
-/// Enough for every quarter of a window and then some; markers beyond it are not placed.
-const MOST_OUTSTANDING: usize = 64;
+/// Enough for a stop point every [`STOP_EVERY`] of the largest window and then some; markers beyond it are not placed.
+const MOST_OUTSTANDING: usize = 256;
 /// A marker at least this often, so that the count of what is in flight stays fresh.
 const MOST_UNMARKED: u32 = 64;
 /// Where a queue can be stopped at its markers: how much it runs on at most. Closer together they would cost more than
@@ -300,8 +300,11 @@ impl Window {
         // The batch ran from when the device was free of the one before, or from its launch if that was later.
         let span = finished - self.device_free_at.max(began);
         let from_exact = self.is_exact || began >= self.device_free_at;
+        // Whoever looks late now looked late then, too: the mean is right as long as the device was busy all the time.
+        let busy_throughout = began <= self.device_free_at && !self.outstanding.is_empty();
+        let says_much = (exact && from_exact) || (self.stoppable && busy_throughout);
         (self.device_free_at, self.is_exact) = (finished, exact);
-        if done.commands > 0 && (self.estimate.is_none() || (exact && from_exact)) {
+        if done.commands > 0 && (self.estimate.is_none() || says_much) {
             self.learn(Nanos(span.0 / u64::from(done.commands)));
         }
     }

@@ -162,3 +162,37 @@ fn limits_out_of_range_are_refused_by_name() {
     assert_eq!(says(Limit::count(16, 17)), "batch_size 17 is out of range: allowed is 1 to the threshold");
     assert_eq!(says(Limit::budget(Nanos(9))), "budget 9 ns is out of range: allowed is 10 us to 10 s");
 }
+
+/// From level 2 on a program hardly ever waits for room, and nobody looks at the very moment a marker comes.
+#[test]
+fn lengths_are_learnt_and_stop_points_stay_close_where_nobody_ever_waits() {
+    let mut window = Window::new(Limit::suited_to(Level::Interrupt));
+    window.suit(Level::Interrupt);
+    let mut device = Device::default();
+    // What programs begin with says little about what they go on with.
+    let lengths = [vec![Nanos(2_000); 50], vec![Nanos(400_000); 2_000]].concat();
+    let (mut since_stop, mut late) = (Nanos::ZERO, Vec::new());
+    for (n, length) in lengths.into_iter().enumerate() {
+        let place = loop {
+            if let Some(place) = window.reserve() {
+                break place;
+            }
+            let (at, _) = *device.markers.front().expect("a full window has a marker on its way");
+            device.advance(at);
+            window.observe(Progress { at: None, ..device.reported }, device.now);
+        };
+        device.launch(length);
+        since_stop += length;
+        if window.launched(place, || device.now) {
+            window.observe_late(Progress { at: None, ..device.reported }, device.now);
+            device.mark(window.next_marker());
+            late.extend((n > 1_000).then_some(since_stop));
+            since_stop = Nanos::ZERO;
+        }
+        // A little faster than the device.
+        let later = device.now + Nanos(length.0 * 9 / 10);
+        device.advance(later);
+    }
+    let furthest = late.iter().max().expect("some");
+    assert!(*furthest <= Nanos::from_millis(2), "{furthest} from one stop point to the next");
+}

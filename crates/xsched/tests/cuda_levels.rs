@@ -223,8 +223,9 @@ fn programs_that_wait_for_copies_while_others_have_the_device_come_through() {
     for level in ["2", "3"] {
         let machine = Machine::new(Stage::with_service());
         let at = |priority| ["--priority", priority, "--level", level];
-        let readers: Vec<_> =
-            (0..3).map(|_| Actor::enter(machine.run(&at("normal"), &["reader", "3", "200", "700"]))).collect();
+        let readers: Vec<_> = (0..3)
+            .map(|_| Actor::enter(machine.run(&at("normal"), &["reader", "3", "200", "700"])))
+            .collect();
         let _requests =
             Actor::enter(machine.run(&at("high"), &["load", "requests", "1000000", "4", "500", "5000"]));
         let _batch = Actor::enter(machine.run(&at("low"), &["load", "batch", "4", "700"]));

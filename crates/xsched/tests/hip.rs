@@ -309,6 +309,30 @@ fn whoever_is_stopped_when_the_service_dies_runs_on() {
     drop(high);
 }
 
+/// Copies are not launches: a program that waits for one looks as if it had nothing to do, and must not stand still.
+#[test]
+fn programs_that_wait_for_copies_while_others_have_the_device_come_through() {
+    for (refused, level) in [("", 3), ("second", 2)] {
+        let scene = Scene::new(Stage::with_service())
+            .with("KFD_STANDIN_REFUSE", refused)
+            .with("GPU_STREAMOPS_CP_WAIT", "1");
+        let readers: Vec<_> =
+            (0..2).map(|_| Actor::enter(scene.run(&[], &["linked", "reads", "3", "200", "2000"]))).collect();
+        let _high = Actor::enter(scene.run(&IMPORTANT, &["opened", "requests", "1000000", "4", "500", "10"]));
+        let _low = with_company(&scene);
+        for second in 1..=4 {
+            for reader in &readers {
+                reader.lines.try_iter().for_each(drop);
+            }
+            std::thread::sleep(std::time::Duration::from_secs(1));
+            let rounds: Vec<_> = readers.iter().map(|reader| reader.lines.try_iter().count()).collect();
+            println!("level {level}, rounds in second {second}: {rounds:?}");
+            assert!(rounds.iter().all(|rounds| *rounds > 0), "one of them stands still: {rounds:?}");
+        }
+        assert!(scene.stage.status().queues.iter().any(|queue| queue.level == level));
+    }
+}
+
 #[test]
 fn default_streams_are_seen_to_become_idle_and_hold_nobody() {
     for device in ["0", "1"] {

@@ -139,14 +139,16 @@ impl Lane {
     }
 
     /// Finds out without waiting whether the queue has become idle; places a marker if none covers the work. To be
-    /// called now and then while somebody waits for this queue's gaps and the program does not synchronise.
+    /// called now and then while somebody waits for this queue's gaps and the program does not synchronise: while one of its
+    /// threads does, the answer is no.
     pub fn poll_idle(&self) -> bool {
         let gate = self.gate();
         let epoch = gate.epoch();
         if epoch.is_idle() {
             return true;
         }
-        if gate.is_occupied() || self.is_preempted() {
+        let is_seen_to = self.waiting.load(Ordering::SeqCst) != 0;
+        if gate.is_occupied() || self.is_preempted() || is_seen_to {
             return false;
         }
         let mut tail = match self.tail.try_lock() {
@@ -156,26 +158,30 @@ impl Lane {
             Err(TryLockError::WouldBlock) => return false,
         };
         self.take_note(&mut tail);
-        let may_mark = self.hw.marks_from_any_thread();
         let now = Nanos::now();
-        let marker = match &tail.probe {
-            Some(probe) if probe.epoch == epoch && (!may_mark || now < probe.placed + PROBE_AGAIN) => {
-                probe.marker
-            }
-            _ => {
-                let Some(marker) = may_mark.then(|| self.place_marker(&mut tail.window)).flatten() else {
-                    // A context that was destroyed, or has failed, never answers again: others must not wait for it.
-                    tail.blind_looks += 1;
-                    return tail.blind_looks >= MOST_BLIND_LOOKS && self.quiet(gate, epoch);
-                };
-                tail.probe = Some(Probe { epoch, marker, placed: now });
-                marker
-            }
-        };
-        tail.blind_looks = 0;
         let progress = self.hw.progress();
         tail.window.observe_late(progress, now);
-        progress.marker >= marker && self.quiet(gate, epoch)
+        let newest = tail.window.newest_marker();
+        let is_underway = tail.window.oldest_marker().is_some();
+        match tail.probe.as_ref().filter(|probe| probe.marker == newest) {
+            Some(probe) if !is_underway && probe.epoch == epoch => return self.quiet(gate, epoch),
+            Some(probe) if is_underway && now < probe.placed + PROBE_AGAIN => return false,
+            // What is before a marker that has not come is not done: no need for another one.
+            None if is_underway => {
+                tail.probe = Some(Probe { epoch: Epoch::default(), marker: newest, placed: now });
+                return false;
+            }
+            _ if self.hw.marks_from_any_thread() => {}
+            _ => return false,
+        }
+        let Some(marker) = self.place_marker(&mut tail.window) else {
+            // A context that was destroyed, or has failed, never answers again: others must not wait for it.
+            tail.blind_looks += 1;
+            return tail.blind_looks >= MOST_BLIND_LOOKS && self.quiet(gate, epoch);
+        };
+        tail.blind_looks = 0;
+        tail.probe = Some(Probe { epoch, marker, placed: now });
+        self.hw.progress().marker >= marker && self.quiet(gate, epoch)
     }
 
     /// How the window is measured.

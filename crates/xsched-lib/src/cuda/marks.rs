@@ -136,11 +136,7 @@ impl WordMarks {
         if vendor::WRITE_VALUE.get().is_none() || vendor::WAIT_VALUE.get().is_none() {
             return Err("the driver is too old for waits in a stream, which came with CUDA 11.7".to_owned());
         }
-        let marks = Self {
-            cell: Cell::take()?,
-            placed: AtomicU64::new(0),
-            reached: AtomicU64::new(0),
-        };
+        let marks = Self { cell: Cell::take()?, placed: AtomicU64::new(0), reached: AtomicU64::new(0) };
         // Tried once for real: attributes promise what some configurations refuse.
         marks
             .place(stream, 0)

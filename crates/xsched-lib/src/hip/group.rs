@@ -93,7 +93,16 @@ impl Member {
         let mut groups = groups();
         let Some(group) = groups.iter_mut().find(|group| group.device == device) else {
             let (stopped, gives_way) = (false, false);
-            groups.push(Group { device, means, streams: 1, to_stop: 0, busy: 0, stopped, priority: None, gives_way });
+            groups.push(Group {
+                device,
+                means,
+                streams: 1,
+                to_stop: 0,
+                busy: 0,
+                stopped,
+                priority: None,
+                gives_way,
+            });
             return Ok(Self::new(device));
         };
         if let (Means::Stalls(words), Means::Stalls(new)) = (&mut group.means, means) {

@@ -145,6 +145,25 @@ static int requests(long count, long commands, long length_us, long period_ms) {
     return 0;
 }
 
+/* Reads back what it computed: at once, and when nothing has been seen of it for a while. */
+static int reads(long commands, long length_us, long pause_us) {
+    uint64_t *counter, counted = 0;
+    void *args[] = {&counter};
+    must(hipMalloc((void **)&counter, sizeof *counter), "malloc");
+    must(hipMemcpy(counter, &counted, sizeof counted, 1), "copy");
+    for (uint64_t round = 1;; round++) {
+        for (long n = 0; n < commands; n++) launch_spin((uint64_t)length_us * 1000, NULL);
+        must(hipLaunchKernel(&increment, one, one, args, 0, NULL), "launch");
+        for (int time = 0; time < 2; time++) {
+            must(hipMemcpy(&counted, counter, sizeof counted, 2), "copy");
+            if (counted != round) return 70;
+            struct timespec pause = {.tv_nsec = pause_us * 1000};
+            nanosleep(&pause, NULL);
+        }
+        printf("round %llu\n", (unsigned long long)round);
+    }
+}
+
 static int cost(long batches) {
     uint64_t best[2] = {UINT64_MAX, UINT64_MAX};
     hipStream_t streams[2] = {NULL};
@@ -273,6 +292,7 @@ int run(int argc, char **argv) {
     if (strcmp(argv[1], "forms") == 0) return forms();
     if (strcmp(argv[1], "work") == 0) return work(number[0], number[1], number[2], (int)number[3]);
     if (strcmp(argv[1], "requests") == 0) return requests(number[0], number[1], number[2], number[3]);
+    if (strcmp(argv[1], "reads") == 0) return reads(number[0], number[1], number[2]);
     if (strcmp(argv[1], "cost") == 0) return cost(number[0]);
     if (strcmp(argv[1], "errors") == 0) return errors();
     if (strcmp(argv[1], "own") == 0) return own((int)number[0]);
