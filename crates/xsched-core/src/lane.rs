@@ -144,12 +144,12 @@ impl Lane {
         loop {
             // From here on the place is given back by `Admitted`, whatever happens.
             let gate = self.gate();
-            // Before the device was told, what is launched would run.
-            let held_by_device =
-                self.held_by_device.load(Ordering::SeqCst) && self.is_told.load(Ordering::SeqCst);
-            let wait_at_gate = full || !held_by_device;
+            let wait_at_gate = full || !self.held_by_device.load(Ordering::SeqCst);
             let order = if wait_at_gate { gate.enter(&*self.link) } else { gate.enter_held(&*self.link) };
-            let mut admitted = Admitted { lane: self, gate, place: None };
+            // What is launched before the device was told runs. Whoever waited for that would wait for the next order: so it
+            // runs, and what comes next stands behind it.
+            let is_held = order.stops() && self.is_told.load(Ordering::SeqCst);
+            let mut admitted = Admitted { lane: self, gate, place: None, mark: order.stops() && !is_held };
             if !std::ptr::eq(gate, self.gate()) {
                 // It moved while we waited: what we waited for no longer counts.
                 continue;
@@ -166,7 +166,7 @@ impl Lane {
                 self.show_work();
             }
             if order == Order::Paced || order.stops() {
-                match self.reserve(order, just_came) {
+                match self.reserve(is_held, just_came) {
                     Ok(place) => admitted.place = Some(place),
                     Err(_) if order.stops() => {
                         full = true;
@@ -299,11 +299,15 @@ impl Lane {
             self.tell(&mut stop, None)?;
         }
         stop.level = level;
-        let held_by_device = level > Level::Block && self.hw.holds_what_is_launched();
-        self.held_by_device.store(held_by_device, Ordering::SeqCst);
+        self.held_by_device.store(self.can_hold(level), Ordering::SeqCst);
         self.tell_tail(|news| news.level = level);
         self.follow(&mut stop)?;
         Ok(level)
+    }
+
+    /// Whether what is launched while the queue is stopped at a level can wait on the device.
+    fn can_hold(&self, level: Level) -> bool {
+        level > Level::Block && self.hw.holds_what_is_launched()
     }
 
     /// Whether the device holds this queue stopped.
@@ -349,6 +353,8 @@ impl Lane {
         if done.is_err() {
             self.is_told.store(stop.told.is_some() || order.stops(), Ordering::SeqCst);
         }
+        // One that refuses leaves it to the gate.
+        self.held_by_device.store(done.is_ok() && self.can_hold(stop.level), Ordering::SeqCst);
         done
     }
 
@@ -394,6 +400,8 @@ pub(crate) struct Admitted<'a> {
     lane: &'a Lane,
     gate: &'a Gate,
     place: Option<Reservation>,
+    /// A marker is to be placed behind it in any case.
+    mark: bool,
 }
 
 impl Admitted<'_> {
@@ -404,7 +412,7 @@ impl Admitted<'_> {
             return None;
         }
         let mut tail = self.lane.tail();
-        let due = self.place.take().is_some_and(|place| tail.window.launched(place, Nanos::now));
+        let due = self.place.take().is_some_and(|place| tail.window.launched(place, Nanos::now)) || self.mark;
         if !due && !alone {
             return None;
         }

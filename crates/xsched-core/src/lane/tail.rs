@@ -5,7 +5,7 @@ use std::sync::{MutexGuard, TryLockError};
 use std::time::Duration;
 
 use super::{Lane, lock};
-use crate::gate::{Epoch, Order};
+use crate::gate::Epoch;
 use crate::hal::Marker;
 use crate::level::Level;
 use crate::time::Nanos;
@@ -80,12 +80,12 @@ impl Lane {
     }
 
     /// Takes a place in the window, or says which marker to wait for.
-    pub(super) fn reserve(&self, order: Order, just_came: bool) -> Result<Reservation, Option<Marker>> {
+    pub(super) fn reserve(&self, is_held: bool, just_came: bool) -> Result<Reservation, Option<Marker>> {
         let mut tail = self.tail();
-        if order.stops() && !tail.fenced && self.place_marker(&mut tail.window).is_none() {
+        if is_held && !tail.fenced && self.place_marker(&mut tail.window).is_none() {
             return Err(None);
         }
-        tail.fenced = order.stops();
+        tail.fenced = is_held;
         if let Some(place) = tail.window.reserve() {
             return Ok(place);
         }

@@ -10,8 +10,11 @@ use crate::level::{Capabilities, LevelCost};
 struct Device {
     capabilities: Capabilities,
     told: Mutex<Vec<&'static str>>,
+    /// What is launched while it is stopped waits there.
+    holds: bool,
     /// Placing a marker returns only once the queue was let go on, as in a driver whose queue is full.
     is_full: bool,
+    refuses: bool,
 }
 
 impl Device {
@@ -38,7 +41,7 @@ impl HwQueue for Device {
         Progress::default()
     }
     fn holds_what_is_launched(&self) -> bool {
-        self.is_full
+        self.holds
     }
     fn wait(&self, _: Marker, _: Duration) -> Result<bool, HalError> {
         Ok(false)
@@ -48,6 +51,10 @@ impl HwQueue for Device {
     }
     fn preempt(&self, _: Level) -> Result<(), HalError> {
         self.note("preempt");
+        if self.refuses {
+            let (device, why) = (String::new(), "it does not want to".to_owned());
+            return Err(HalError::Driver { device, what: "stopping", why });
+        }
         Ok(())
     }
     fn has_work(&self, has_work: bool) {
@@ -59,9 +66,13 @@ impl HwQueue for Device {
     }
 }
 
-fn lane(is_full: bool) -> (Arc<Device>, Lane) {
+fn device() -> Device {
     let capabilities = Capabilities::block_only("d", "").with_interrupt(Ok(LevelCost::default()));
-    let device = Arc::new(Device { capabilities, told: Mutex::default(), is_full });
+    Device { capabilities, told: Mutex::default(), holds: false, is_full: false, refuses: false }
+}
+
+fn lane(device: Device) -> (Arc<Device>, Lane) {
+    let device = Arc::new(device);
     let gate = Shared::from(Arc::new(Gate::default()));
     let lane = Lane::new(device.clone(), gate, Arc::new(Unlinked), LevelRequest::Auto).unwrap();
     (device, lane)
@@ -69,7 +80,7 @@ fn lane(is_full: bool) -> (Arc<Device>, Lane) {
 
 #[test]
 fn who_waits_inside_the_driver_does_not_keep_the_queue_from_going_on() {
-    let (device, lane) = lane(true);
+    let (device, lane) = lane(Device { holds: true, is_full: true, ..device() });
     lane.gate().give(Order::Stop);
     lane.enforce().unwrap();
     let lane = Arc::new(lane);
@@ -95,9 +106,45 @@ fn who_waits_inside_the_driver_does_not_keep_the_queue_from_going_on() {
     launching.join().unwrap();
 }
 
+/// Its program would stand still until the next order, though the device could hold its launches.
+#[test]
+fn what_comes_before_the_device_was_told_does_not_wait_for_that() {
+    let (device, lane) = lane(Device { holds: true, ..device() });
+    lane.gate().give(Order::Paced);
+    lane.enforce().unwrap();
+    lane.gate().give(Order::Hold);
+    lane.launch(|| device.note("launch"));
+    assert_eq!(lock(&device.told)[1..], ["work", "launch", "mark"], "what comes next stands behind it");
+    lane.enforce().unwrap();
+    lane.launch(|| device.note("launch"));
+    assert_eq!(
+        lock(&device.told)[4..],
+        ["work", "preempt", "work", "mark", "launch", "mark"],
+        "it stands itself"
+    );
+}
+
+#[test]
+fn a_device_that_refuses_leaves_it_to_the_gate() {
+    let (device, lane) = lane(Device { holds: true, refuses: true, ..device() });
+    lane.gate().give(Order::Stop);
+    lane.enforce().unwrap_err();
+    let lane = Arc::new(lane);
+    let launching = std::thread::spawn({
+        let (lane, device) = (Arc::clone(&lane), Arc::clone(&device));
+        move || lane.launch(|| device.note("launch"))
+    });
+    while lane.gate().counts().holds == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!lock(&device.told).contains(&"launch"));
+    lane.gate().give(Order::Free);
+    launching.join().unwrap();
+}
+
 #[test]
 fn a_queue_that_stands_at_a_marker_has_work() {
-    let (_device, lane) = lane(true);
+    let (_device, lane) = lane(Device { holds: true, is_full: true, ..device() });
     lane.gate().give(Order::Stop);
     lane.enforce().unwrap();
     lane.gate().give(Order::Paced);
@@ -110,7 +157,7 @@ fn a_queue_that_stands_at_a_marker_has_work() {
 
 #[test]
 fn a_queue_that_has_come_to_its_end_while_it_was_stopped_has_no_work() {
-    let (device, lane) = lane(false);
+    let (device, lane) = lane(device());
     for order in [Order::Watched, Order::Hold, Order::Stop] {
         lane.gate().give(Order::Watched);
         lane.enforce().unwrap();
@@ -128,7 +175,7 @@ fn a_queue_that_has_come_to_its_end_while_it_was_stopped_has_no_work() {
 
 #[test]
 fn a_queue_that_nobody_has_counted_is_not_taken_for_idle() {
-    let (device, lane) = lane(false);
+    let (device, lane) = lane(device());
     for order in [Order::Stop, Order::Watched, Order::Stop, Order::Free] {
         lane.gate().give(order);
         lane.enforce().unwrap();
