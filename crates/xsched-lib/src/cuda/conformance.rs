@@ -225,6 +225,26 @@ fn a_stream_that_has_nothing_to_do_stands_nowhere() {
     }
 }
 
+#[test]
+fn channels_of_a_program_that_has_nothing_to_do_are_not_disabled() {
+    use xsched_core::HwQueue as _;
+    const LENGTH: Duration = Duration::from_millis(100);
+    let device = Device::open();
+    let queue = device.queue();
+    if queue.capabilities().cost(Level::Interrupt).is_err() {
+        return;
+    }
+    device.launch(&queue, LENGTH);
+    queue.preempt(Level::Interrupt).unwrap();
+    std::thread::sleep(2 * LENGTH);
+    assert_eq!(device.finished(&queue), 0, "it does not stand still");
+    // It came to its end at the very moment, so to speak.
+    queue.has_work(false);
+    queue.synchronize().unwrap();
+    assert_eq!(device.finished(&queue), 1);
+    queue.restore().unwrap();
+}
+
 /// What a machine lacks that the suite is run for once more, each in a process of its own.
 const LACKING: &str = "XSCHED_STANDIN_CUDA_WITHOUT";
 

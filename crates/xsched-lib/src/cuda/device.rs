@@ -44,7 +44,7 @@ struct State {
 enum Stopped {
     #[default]
     No,
-    /// Each stands at a stop point, or has nothing to do.
+    /// Each stands at its next stop point, if it has anything to do.
     Standing,
     /// Their channels are disabled.
     Disabled,
@@ -107,6 +107,11 @@ impl Membership {
     /// Takes the stream off the GPU, if it is the last of them; or lets it on again.
     pub(crate) fn stop(&self, stop: bool) -> Result<(), String> {
         self.change(|member| member.stop = stop)
+    }
+
+    /// The stream has nothing to do any more.
+    pub(crate) fn rest(&self) -> Result<(), String> {
+        lock(&self.device.state).rest(self.device.id)
     }
 
     fn change(&self, change: impl FnOnce(&mut Member)) -> Result<(), String> {
@@ -172,6 +177,17 @@ impl State {
         // Also if it fails: some channels may have been disabled.
         self.stopped = Stopped::Disabled;
         Groups::on(device).disable(true)
+    }
+
+    /// What was running may have come to its end just before its channels were disabled. Then they must not stay so: the
+    /// program may copy, and to everybody it looks as if it had nothing to do.
+    fn rest(&mut self, device: DeviceId) -> Result<(), String> {
+        let has_nothing = self.members.iter().all(|(_, member)| member.marks.has_nothing());
+        if self.stopped == Stopped::Disabled && has_nothing {
+            Groups::on(device).disable(false)?;
+            self.stopped = Stopped::Standing;
+        }
+        Ok(())
     }
 
     /// The best that is due to one of the streams: an important one must not suffer for the others.

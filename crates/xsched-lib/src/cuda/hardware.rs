@@ -179,6 +179,10 @@ impl HwQueue for CudaStream {
 
     fn has_work(&self, has_work: bool) {
         self.marks.has_work(has_work);
+        if !has_work {
+            // A driver that refuses is asked again when the stream is let go on.
+            let _ = self.member.rest();
+        }
     }
 
     /// The slices decide who takes the GPU from whom; a stream that holds also stands at its next stop point, so that the

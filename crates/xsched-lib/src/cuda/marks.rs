@@ -100,7 +100,12 @@ impl Marks {
     /// Whether nothing of the stream runs: it stands at a stop point, or has nothing to do. For a moment after it was told to
     /// stand, one that has just left a stop point looks as if it stood there.
     pub(crate) fn is_still(&self) -> bool {
-        lock(&self.stand).has_nothing || matches!(&self.kind, Kind::Words(words) if words.stands())
+        self.has_nothing() || matches!(&self.kind, Kind::Words(words) if words.stands())
+    }
+
+    /// Whether the stream has nothing to do.
+    pub(crate) fn has_nothing(&self) -> bool {
+        lock(&self.stand).has_nothing
     }
 
     /// Gives the GPU something to do for the stream, so that it turns to the program. The stream's context is current.
