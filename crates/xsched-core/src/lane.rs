@@ -4,6 +4,7 @@ mod tail;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::gate::{Epoch, Gate, Link, Order};
 use crate::hal::{HalError, HwQueue, Marker};
@@ -12,6 +13,10 @@ use crate::sync::{Movable, Shared};
 use crate::time::Nanos;
 use crate::window::{Limit, Reservation, Window};
 use tail::{News, Probe, Tail};
+
+/// How long it takes at most, on a machine that is not overloaded, until the device is told of an order.
+const TOLD_WITHIN: Nanos = Nanos::from_millis(1);
+const LOOK_AGAIN: Duration = Duration::from_micros(20);
 
 /// What launches go through on their way to one hardware queue.
 pub struct Lane {
@@ -141,15 +146,16 @@ impl Lane {
         let mut just_came = false;
         let mut full = false;
         let mut announced = false;
+        let mut was_patient = false;
         loop {
             // From here on the place is given back by `Admitted`, whatever happens.
             let gate = self.gate();
             let wait_at_gate = full || !self.held_by_device.load(Ordering::SeqCst);
             let order = if wait_at_gate { gate.enter(&*self.link) } else { gate.enter_held(&*self.link) };
-            // What is launched before the device was told runs. Whoever waited for that would wait for the next order: so it
-            // runs, and what comes next stands behind it.
             let is_held = order.stops() && self.is_told.load(Ordering::SeqCst);
-            let mut admitted = Admitted { lane: self, gate, place: None, mark: order.stops() && !is_held };
+            // What is launched before the device was told runs. Then what comes next is to stand behind it.
+            let runs_on = order.stops() && !is_held;
+            let mut admitted = Admitted { lane: self, gate, place: None, mark: runs_on };
             if !std::ptr::eq(gate, self.gate()) {
                 // It moved while we waited: what we waited for no longer counts.
                 continue;
@@ -160,6 +166,11 @@ impl Lane {
                 gate.announce_again(&*self.link);
             } else {
                 gate.announce(&*self.link);
+            }
+            if runs_on && !std::mem::replace(&mut was_patient, true) {
+                drop(admitted);
+                self.wait_until_told();
+                continue;
             }
             if order.stops() {
                 // It is to stand behind what is placed next.
@@ -180,6 +191,16 @@ impl Lane {
                 }
             }
             return admitted;
+        }
+    }
+
+    /// Waits for a moment until the device has been told of an order that stops the queue, or the order is another.
+    #[cold]
+    fn wait_until_told(&self) {
+        let patience = Nanos::now() + TOLD_WITHIN;
+        let is_untold = || !self.is_told.load(Ordering::SeqCst) && self.gate().order().stops();
+        while is_untold() && Nanos::now() < patience {
+            std::thread::sleep(LOOK_AGAIN);
         }
     }
 
