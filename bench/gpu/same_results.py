@@ -111,6 +111,14 @@ def compare(stage, name, report):
     print(f"    {name}: {verdict}, {known}, {native['seconds']} s and {scheduled['seconds']} s", flush=True)
 
 
+def company(stage):
+    """One more important than everybody else and one less, both without end: they interrupt, and are interrupted."""
+    often = ["--kernels", 20, "--length-us", 100, "--requests", 1_000_000, "--period-ms", 15]
+    for worker in (stage.worker("latency", *often, options=["--priority", "255"]),
+                   stage.worker("load", "--length-us", 700, options=["--priority", "-255"])):
+        stage.must_be_scheduled(worker, None)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xsched", required=True)
@@ -127,11 +135,7 @@ def main():
     clock, stage, report = Clock(args.budget_seconds), Stage(args.xsched), {}
     try:
         stage.start_service()
-        # One less and one more important than what is compared: it interrupts, and it is interrupted.
-        often = ["--kernels", 20, "--length-us", 100, "--requests", 1_000_000, "--period-ms", 15]
-        for worker in (stage.worker("latency", *often, options=["--priority", "high"]),
-                       stage.worker("load", "--length-us", 700, options=["--priority", "low"])):
-            stage.must_be_scheduled(worker, None)
+        company(stage)
     except Failure as error:
         sys.exit(f"cannot compare: {error}")
     with ThreadPoolExecutor(args.together) as pool:
