@@ -2,7 +2,7 @@
 
 mod tail;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ use tail::{News, Probe, Tail};
 /// How long it takes at most, on a machine that is not overloaded, until the device is told of an order.
 const TOLD_WITHIN: Nanos = Nanos::from_millis(1);
 const LOOK_AGAIN: Duration = Duration::from_micros(20);
+/// How long it is left to a thread that waits for a queue to see its end. Not for ever: default streams wait for others, too,
+/// which may stand still until this one is seen to be idle.
+const SEEN_TO_FOR: Nanos = Nanos::from_millis(10);
 
 /// What launches go through on their way to one hardware queue.
 pub struct Lane {
@@ -40,8 +43,8 @@ pub struct Lane {
     held_by_device: AtomicBool,
     /// The device has been told to hold the queue, or to have it give way.
     is_told: AtomicBool,
-    /// Threads that wait for all of the queue: they will see its end.
-    waiting: AtomicU32,
+    /// Up to then a thread that waits for the queue is trusted to see its end.
+    seen_to_until: AtomicU64,
     /// Held while the device is told whether there is work: whoever comes last has seen the latest.
     showing_work: Mutex<()>,
 }
@@ -81,7 +84,7 @@ impl Lane {
             preempted: AtomicBool::new(false),
             held_by_device,
             is_told: AtomicBool::new(false),
-            waiting: AtomicU32::new(0),
+            seen_to_until: AtomicU64::new(0),
             showing_work: Mutex::default(),
         })
     }
@@ -204,10 +207,12 @@ impl Lane {
         }
     }
 
-    /// Calls `real`, which waits for the device, and takes note if the queue is idle afterwards.
+    /// Calls `real`, which waits for the queue, and takes note if it is idle afterwards.
     pub fn synchronized<R>(&self, real: impl FnOnce() -> R) -> R {
         let wait = self.begin_wait();
+        self.seen_to_until.store((Nanos::now() + SEEN_TO_FOR).0, Ordering::SeqCst);
         let result = real();
+        self.seen_to_until.store(0, Ordering::SeqCst);
         wait.over();
         result
     }
@@ -215,7 +220,6 @@ impl Lane {
     /// Notes what has been launched, before somebody waits for all of it.
     #[must_use]
     pub fn begin_wait(&self) -> Wait<'_> {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
         let gate = self.gate();
         let epoch = gate.epoch();
         // Who is inside now may launch behind the point that is waited for: then nothing can be said.
@@ -406,12 +410,6 @@ impl Wait<'_> {
         if let Some(epoch) = self.covered {
             self.lane.quiet(self.gate, epoch);
         }
-    }
-}
-
-impl Drop for Wait<'_> {
-    fn drop(&mut self) {
-        self.lane.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -373,6 +373,24 @@ mod tests {
         }
     }
 
+    /// It may wait for other queues as well, which stand still until this one is seen to be idle.
+    #[test]
+    fn who_waits_for_a_queue_is_trusted_to_see_its_end_for_a_moment() {
+        let (gate, hw) = (gate(), Arc::new(NullQueue::default()));
+        gate.give(Order::Watched);
+        let queue =
+            XQueue::new(QueueId(1), hw, gate.clone(), Arc::new(Unlinked), LevelRequest::Auto).unwrap();
+        queue.launch(|| ());
+        queue.lane().synchronized(|| {
+            let mut looks = 0;
+            while !queue.lane().poll_idle() {
+                looks += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(looks > 0 && !gate.is_ready());
+        });
+    }
+
     #[test]
     fn nobody_waits_for_ever_for_a_device_that_does_not_answer() {
         let (gate, hw) = (gate(), Arc::new(Gone(NullQueue::default())));

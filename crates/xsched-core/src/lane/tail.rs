@@ -140,14 +140,14 @@ impl Lane {
 
     /// Finds out without waiting whether the queue has become idle; places a marker if none covers the work. To be
     /// called now and then while somebody waits for this queue's gaps and the program does not synchronise: while one of its
-    /// threads does, the answer is no.
+    /// threads has just begun to wait for it, the answer is no.
     pub fn poll_idle(&self) -> bool {
         let gate = self.gate();
         let epoch = gate.epoch();
         if epoch.is_idle() {
             return true;
         }
-        let is_seen_to = self.waiting.load(Ordering::SeqCst) != 0;
+        let is_seen_to = Nanos::now() < Nanos(self.seen_to_until.load(Ordering::SeqCst));
         if gate.is_occupied() || self.is_preempted() || is_seen_to {
             return false;
         }
