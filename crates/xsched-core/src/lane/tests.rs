@@ -57,6 +57,9 @@ impl HwQueue for Device {
         }
         Ok(())
     }
+    fn summon(&self) {
+        self.note("summon");
+    }
     fn has_work(&self, has_work: bool) {
         self.note(if has_work { "work" } else { "no work" });
     }
@@ -104,6 +107,24 @@ fn who_waits_inside_the_driver_does_not_keep_the_queue_from_going_on() {
     let limit = done.recv_timeout(Duration::from_secs(30)).expect("the order is carried out");
     assert_eq!(limit, Limit::Budget(Nanos::from_millis(1)));
     launching.join().unwrap();
+}
+
+#[test]
+fn a_device_is_summoned_for_what_is_large_by_whoever_leads_and_has_nothing_there() {
+    let (device, lane) = lane(Device { holds: true, ..device() });
+    let summons = || lock(&device.told).iter().filter(|told| **told == "summon").count();
+    lane.launch_large(|| ());
+    assert_eq!(summons(), 0, "nobody else is there");
+    lane.gate().give(Order::Watched);
+    lane.launch_large(|| assert_eq!(summons(), 1, "before it is launched"));
+    lane.launch_large(|| ());
+    assert_eq!(summons(), 1, "the device is there already");
+    for order in [Order::Shared, Order::Paced, Order::Hold] {
+        lane.begin_wait().over();
+        lane.gate().give(order);
+        lane.launch_large(|| ());
+        assert_eq!(summons(), 1, "{order:?}");
+    }
 }
 
 /// Its program would stand still until the next order, though the device could hold its launches.
