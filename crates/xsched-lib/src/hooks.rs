@@ -94,7 +94,7 @@ macro_rules! functions {
 }
 pub(crate) use functions;
 
-/// Calls one of [`functions`] that answers 0 if all is well: `unsafe { call!(MARK, queue) }`. Else it says why not.
+/// Calls one of [`functions`] that answers 0 if all is well, as in `call!(MARK, queue)`, which is unsafe. Else it says why not.
 macro_rules! call {
     ($function:path, $($argument:expr),*) => {
         $function.get().ok_or_else(|| "the library lacks it".to_owned()).and_then(|function| {

@@ -1,5 +1,7 @@
 //! The CUDA hooks on a machine without a GPU: the real library in front of a stand-in for the driver.
 
+#[allow(dead_code, reason = "the other tests with actors use the rest")]
+mod actor;
 #[allow(dead_code, reason = "the other tests with this machine use the rest")]
 mod machine;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
@@ -8,8 +10,8 @@ mod stage;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use actor::{Actor, percentile, tell};
 use machine::Machine;
-use machine::actor::{Actor, percentile, tell};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{Reply, Request, Target, TaskState, Wishes};

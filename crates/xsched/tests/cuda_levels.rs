@@ -1,5 +1,7 @@
 //! What each level does for programs on a GPU, and what it costs the others: on the stand-in for NVIDIA's driver.
 
+#[allow(dead_code, reason = "the other tests with actors use the rest")]
+mod actor;
 #[allow(dead_code, reason = "the other tests with this machine use the rest")]
 mod machine;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
@@ -8,8 +10,8 @@ mod stage;
 use std::process::Command;
 use std::time::Duration;
 
+use actor::{Actor, percentile, tell};
 use machine::Machine;
-use machine::actor::{Actor, percentile, tell};
 use stage::{Stage, eventually};
 use xsched_ipc::protocol::TaskState;
 

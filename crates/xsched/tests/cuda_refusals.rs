@@ -1,6 +1,8 @@
 //! What a machine or its user gets wrong: each has one clear line, and programs run all the same. On the stand-in for
 //! NVIDIA's driver.
 
+#[allow(dead_code, reason = "the other tests with actors use the rest")]
+mod actor;
 #[allow(dead_code, reason = "the other tests with this machine use the rest")]
 mod machine;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
@@ -8,8 +10,8 @@ mod stage;
 
 use std::process::{Command, Output, Stdio};
 
+use actor::Actor;
 use machine::Machine;
-use machine::actor::Actor;
 use stage::{Stage, eventually};
 
 const CHAIN: [&str; 3] = ["chain", "4", "100"];

@@ -1,6 +1,8 @@
 //! Who has the GPU when, and for how long: shares, gaps, and how a program shows that it is idle. On the stand-in for
 //! NVIDIA's driver.
 
+#[allow(dead_code, reason = "the other tests with actors use the rest")]
+mod actor;
 #[allow(dead_code, reason = "the other tests with this machine use the rest")]
 mod machine;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
@@ -8,8 +10,8 @@ mod stage;
 
 use std::time::Duration;
 
+use actor::{Actor, percentile, tell};
 use machine::Machine;
-use machine::actor::{Actor, percentile, tell};
 use stage::Stage;
 use xsched_ipc::protocol::{Reply, Request};
 

@@ -1,6 +1,8 @@
 //! Several streams, threads and devices in one program, under the scheduler as without: on the stand-in for NVIDIA's
 //! driver.
 
+#[allow(dead_code, reason = "the other tests with actors use the rest")]
+mod actor;
 #[allow(dead_code, reason = "the other tests with this machine use the rest")]
 mod machine;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
@@ -9,8 +11,8 @@ mod stage;
 use std::process::Command;
 use std::time::Duration;
 
+use actor::{Actor, percentile};
 use machine::Machine;
-use machine::actor::{Actor, percentile};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{Reply, Request, Status, TaskState, TaskStatus, Wishes};

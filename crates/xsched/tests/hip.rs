@@ -1,6 +1,8 @@
 //! HIP programs on a machine without a GPU: stand-ins for AMD's runtime and driver, programs that know nothing of XSched,
 //! the real `xsched run` and the real service.
 
+#[allow(dead_code, reason = "the other tests with actors use the rest")]
+mod actor;
 mod hip_stage;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;
@@ -8,7 +10,8 @@ mod stage;
 use std::path::Path;
 use std::process::Command;
 
-use hip_stage::{Actor, Scene, ended, kit, said};
+use actor::Actor;
+use hip_stage::{Scene, ended, kit, said};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{Reply, Request, Target, TaskState};
@@ -203,7 +206,7 @@ fn a_person_suspends_a_program_and_its_queues_stop() {
     let task = its_task().unwrap();
     assert_eq!(task.device, DeviceId::new(DeviceKind::Gpu, 0xc1 << 8).0, "the device by its PCI address");
     assert_eq!(task.queues, 3, "the default stream and the two it made");
-    let whom = Target::Pid(actor.program.id());
+    let whom = Target::Pid(actor.pid());
     assert_eq!(scene.stage.ask(&Request::Suspend(whom.clone())), Reply::Done);
     eventually("it is suspended", || its_task().is_some_and(|task| task.state == TaskState::Suspended));
     let count = |what: &str| scene.driver_log().lines().filter(|line| line.contains(what)).count();
@@ -438,15 +441,12 @@ fn compute_units_are_left_free_while_somebody_more_important_is_there() {
         .with("KFD_STANDIN_ROOT", topology.path())
         .with("XSCHED_HIP_SPARE_CUS", "25");
     let low = with_company(&scene);
-    let pid = low.program.id();
+    let pid = low.pid();
     assert!(masks(&scene, pid).is_empty(), "alone, it has them all");
     let high = Actor::enter(scene.run(&IMPORTANT, &["linked", "requests", "100000", "4", "500", "20"]));
     high.line();
     eventually("it leaves a quarter free", || masks(&scene, pid).contains(&"78 good true".to_owned()));
-    assert!(
-        masks(&scene, high.program.id()).iter().all(|mask| mask == "104 good true"),
-        "the other has them all"
-    );
+    assert!(masks(&scene, high.pid()).iter().all(|mask| mask == "104 good true"), "the other has them all");
     drop(high);
     let ends_with_all = || masks(&scene, pid).last().is_some_and(|mask| mask == "104 good true");
     eventually("it has them all again", ends_with_all);

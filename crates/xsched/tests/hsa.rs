@@ -1,12 +1,15 @@
 //! Programs that use `ROCr` without HIP, on a machine without a GPU: there is neither a table nor a name of HIP's to be found, and
 //! `ROCr`'s tools interface is the way that is left.
 
+#[allow(dead_code, reason = "the other tests with actors use the rest")]
+mod actor;
 #[allow(dead_code, reason = "the other tests with these stand-ins use the rest")]
 mod hip_stage;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;
 
-use hip_stage::{Actor, Scene, ended, kit, said};
+use actor::Actor;
+use hip_stage::{Scene, ended, kit, said};
 use stage::{Stage, eventually};
 use xsched_ipc::protocol::TaskState;
 

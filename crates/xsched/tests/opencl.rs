@@ -3,6 +3,8 @@
 //!
 //! The programs are in C and in Python; they know nothing of XSched.
 
+#[allow(dead_code, reason = "the other tests with actors use the rest")]
+mod actor;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod opencl_stage;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
@@ -14,7 +16,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
-use opencl_stage::{Actor, QUIET, alone, assert_same, leave_out, programs};
+use actor::Actor;
+use opencl_stage::{QUIET, alone, assert_same, leave_out, programs};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{Reply, Request, Target, TaskState, Wishes};
@@ -55,7 +58,7 @@ fn every_way_to_a_queue_is_scheduled_on_one_device() {
     let mut devices = Vec::new();
     for (name, queues) in [("cl_compute", 3), ("cl_compute_opened", 3), ("cl_requests", 1)] {
         let arguments = [&programs.path(name), "100000", "1", "1000", "0"];
-        let mut program = Actor::enter(stage.run(&["--name", name], &arguments));
+        let program = Actor::enter(stage.run(&["--name", name], &arguments));
         program.line();
         let its_task = || stage.status().tasks.into_iter().find(|task| task.name == name);
         eventually("it is scheduled", || its_task().is_some_and(|task| task.queues == queues));
@@ -174,7 +177,7 @@ fn requests_take_as_long_beside_batches_as_alone() {
     let (requests, batch) = (command(REQUESTS), command(BATCH));
 
     let (native_stage, stage) = (Stage::without_service(), Stage::with_service());
-    let begun = |mut batch: Actor| {
+    let begun = |batch: Actor| {
         assert_eq!(batch.line(), "ready");
         batch
     };
@@ -254,7 +257,7 @@ fn a_program_held_by_a_person_stays_held_and_goes_on() {
     let Some(programs) = programs() else { return };
     let stage = Stage::with_service();
     let forever = [&*programs.path("cl_requests"), "1000000", "1", "100", "0"];
-    let mut program = Actor::enter(stage.run(&["--name", "steps"], &forever));
+    let program = Actor::enter(stage.run(&["--name", "steps"], &forever));
     program.line();
     let whom = Target::Pid(program.child.id());
     assert_eq!(stage.ask(&Request::Suspend(whom.clone())), Reply::Done);
@@ -282,7 +285,7 @@ fn command_buffers_are_held_like_kernels_and_compute_what_they_should() {
         assert!(said.contains("round 5\nright\n"), "{said}");
 
         // At level 1, where nothing but the gate holds it: what it waits for while it is held is done.
-        let mut program = Actor::enter(stage.run(&["--level", "1"], &[&program, "400", "2", named]));
+        let program = Actor::enter(stage.run(&["--level", "1"], &[&program, "400", "2", named]));
         while program.line() != "round 1" {}
         let whom = Target::Pid(program.child.id());
         assert_eq!(stage.ask(&Request::Suspend(whom.clone())), Reply::Done);
@@ -350,7 +353,7 @@ fn pyopencl_works_and_is_scheduled() {
     let command = [&*python, &*script];
     let said = assert_same(&stage, &command, &[]);
     assert!(said.starts_with("[50. 51. 52.] True\n[2500. 2601. 2704.]\n"), "{said}");
-    let mut program = Actor::enter(stage.run(&["--name", "python"], &command));
+    let program = Actor::enter(stage.run(&["--name", "python"], &command));
     while program.line() != "ready" {}
     let tasks = stage.status().tasks;
     assert!(tasks.iter().any(|task| task.name == "python"), "it has a library of its own: {tasks:?}");

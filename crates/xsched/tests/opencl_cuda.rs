@@ -1,6 +1,8 @@
 //! A GPU that one program uses through CUDA and another through OpenCL is one device to the policy. The GPU is the
 //! stand-in for NVIDIA's driver to the one, and to the other `PoCL` behind a driver that says it is at the same place.
 
+#[allow(dead_code, reason = "the other tests with actors use the rest")]
+mod actor;
 #[allow(dead_code, reason = "the other tests with this machine use the rest")]
 mod machine;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
@@ -10,8 +12,8 @@ mod stage;
 
 use std::time::Duration;
 
+use actor::Actor;
 use machine::Machine;
-use machine::actor::Actor;
 use opencl_stage::{alone, leave_out, programs};
 use stage::{Stage, eventually};
 

@@ -204,9 +204,10 @@ fn hand_over(table: *mut Table) {
         // SAFETY: the function of this name has this type.
         let register = found.map(|found| unsafe { std::mem::transmute::<*mut c_void, Register>(found) });
         let (mut tables, mut id) = ([table.cast::<c_void>()], 0);
-        // SAFETY: one table, which lives for ever, and a place for a number.
-        register
-            .map(|go| unsafe { go(c"hip".as_ptr(), import, 60_400, tables.as_mut_ptr(), 1, &raw mut id) });
+        if let Some(register) = register {
+            // SAFETY: one table, which lives for ever, and a place for a number.
+            unsafe { register(c"hip".as_ptr(), import, 60_400, tables.as_mut_ptr(), 1, &raw mut id) };
+        }
         return;
     }
     let named = std::env::var("ROCPROFILER_REGISTER_LIBRARY").ok().and_then(|path| CString::new(path).ok());

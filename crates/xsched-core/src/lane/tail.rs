@@ -168,6 +168,7 @@ impl Lane {
             Some(probe) if is_underway && now < probe.placed + PROBE_AGAIN => return false,
             // What is before a marker that has not come is not done: no need for another one.
             None if is_underway => {
+                // Which epoch it covers is not known, so it never shows that one is over.
                 tail.probe = Some(Probe { epoch: Epoch::default(), marker: newest, placed: now });
                 return false;
             }

@@ -165,9 +165,9 @@ impl Library<'_> {
             return None;
         }
         let table = base.checked_add(usize::try_from(header.e_phoff).ok()?)?;
+        let (table, count) = (with_exposed_provenance(table), usize::from(header.e_phnum));
         // SAFETY: its table of segments lies behind the header, in the same pages, and is never unmapped.
-        let segments =
-            unsafe { std::slice::from_raw_parts(with_exposed_provenance(table), header.e_phnum.into()) };
+        let segments = unsafe { std::slice::from_raw_parts(table, count) };
         Some(Self { base, segments })
     }
 

@@ -97,9 +97,9 @@ impl Subject for Device {
 
     fn queue(&self) -> Arc<Self::Queue> {
         let mut code = SUCCESS;
+        let make = QUEUE.get().unwrap();
         // SAFETY: a context and its device, and a place for the code.
-        let queue =
-            unsafe { QUEUE.get().unwrap()(self.context, self.handle, self.properties, &raw mut code) };
+        let queue = unsafe { make(self.context, self.handle, self.properties, &raw mut code) };
         assert_eq!(code, SUCCESS);
         let hw = Arc::new(take(queue).expect("a queue that was just made"));
         let known = (queue, &*Box::leak(Box::default()));

@@ -50,9 +50,10 @@ impl Vendor for OpenCl {
         let mut event = Handle::NONE;
         let (count, list) = waits::list(behind);
         // SAFETY: whoever calls this has seen to it that the queue exists; the events are as many as is said, and the
-        // place has room for a handle. What is not flushed may never be done.
-        let (marked, _) =
-            unsafe { (call!(vendor::MARK, queue, count, list, &raw mut event), call!(vendor::FLUSH, queue)) };
+        // place has room for a handle.
+        let marked = unsafe { call!(vendor::MARK, queue, count, list, &raw mut event) };
+        // SAFETY: as above. What is not flushed may never be done.
+        let _ = unsafe { call!(vendor::FLUSH, queue) };
         marked.map(|()| event)
     }
 

@@ -1,12 +1,9 @@
 //! The stand-ins for AMD's runtime and driver, and programs that use them, built once for all tests.
 
 use std::ffi::OsString;
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use crate::stage::Stage;
 
@@ -158,34 +155,4 @@ pub(crate) fn said(mut command: Command) -> String {
 /// How a program ended.
 pub(crate) fn ended(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap()
-}
-
-/// A program that is killed at the end of its scene, however that ends. What it says is heard all the time.
-pub(crate) struct Actor {
-    pub(crate) program: Child,
-    pub(crate) lines: Receiver<String>,
-}
-
-impl Actor {
-    pub(crate) fn enter(mut command: Command) -> Self {
-        let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(program.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            output.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
-        });
-        Self { program, lines }
-    }
-
-    /// What it says next.
-    pub(crate) fn line(&self) -> String {
-        self.lines.recv_timeout(Duration::from_secs(60)).expect("it runs")
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.program.kill();
-        let _ = self.program.wait();
-    }
 }

@@ -1,7 +1,5 @@
 //! A stage with a GPU that is none: the stand-in for NVIDIA's driver, and programs in C that use it.
 
-pub(crate) mod actor;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;

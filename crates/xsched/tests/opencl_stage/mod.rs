@@ -1,9 +1,7 @@
 //! OpenCL programs for the tests, built once, and how they are run.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -15,8 +13,6 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A step that does not come within this time will not come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Many times the length of a step: who makes none in this time is held.
 pub(crate) const QUIET: Duration = Duration::from_millis(200);
 
@@ -108,46 +104,4 @@ pub(crate) fn assert_same(stage: &Stage, command: &[&str], variables: &[(&str, &
     let (direct, scheduled) = (seen(stage.direct(command)), seen(stage.run(&[], command)));
     assert_eq!(direct, scheduled, "{command:?}");
     direct.0
-}
-
-/// A program that is killed at the end of its scene, however that ends.
-pub(crate) struct Actor {
-    pub(crate) child: Child,
-    pub(crate) lines: Receiver<String>,
-}
-
-impl Actor {
-    pub(crate) fn enter(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap()).lines();
-        let (sender, lines) = channel();
-        std::thread::spawn(move || output.map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Self { child, lines }
-    }
-
-    /// The next line, which must come.
-    pub(crate) fn line(&mut self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("it says nothing more")
-    }
-
-    /// What it says until its end, which must be a good one.
-    pub(crate) fn rest(mut self) -> Vec<String> {
-        let mut said = Vec::new();
-        loop {
-            match self.lines.recv_timeout(PATIENCE) {
-                Ok(line) => said.push(line),
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => panic!("it is stuck, after {said:?}"),
-            }
-        }
-        assert!(self.child.wait().unwrap().success(), "{said:?}");
-        said
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

@@ -36,8 +36,8 @@ pub(super) fn load() {
     let named = std::env::var("HSA_TOOLS_LIB").unwrap_or_default();
     let named = named.split(' ').filter(|name| !name.is_empty()).filter_map(|name| CString::new(name).ok());
     // SAFETY: a C string; the library is wanted by the user.
-    let mut tools: Vec<_> =
-        named.map(|name| unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY) }).collect();
+    let open = |name: CString| unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY) };
+    let mut tools: Vec<_> = named.map(open).collect();
     let old = std::env::var_os("HSA_STANDIN_OLD").is_some();
     let mut found = if old { Vec::new() } else { in_process() };
     found.sort_by_key(|(priority, _)| *priority);

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// What does not come within this time will not come.
@@ -29,6 +29,7 @@ impl Actor {
         self.child.id()
     }
 
+    /// What it says next, which must come.
     pub(crate) fn line(&self) -> String {
         self.lines.recv_timeout(PATIENCE).expect("it says something")
     }
@@ -45,6 +46,20 @@ impl Actor {
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// What it says until its end, which must be a good one.
+    pub(crate) fn rest(mut self) -> Vec<String> {
+        let mut said = Vec::new();
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => said.push(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("it is stuck, after {said:?}"),
+            }
+        }
+        assert!(self.child.wait().unwrap().success(), "{said:?}");
+        said
     }
 
     /// How long its requests took, in microseconds, the shortest first.
