@@ -1,18 +1,18 @@
 //! The contract between the core and a platform: what a hardware queue must be able to do.
 //!
 //! What the core guarantees to a backend:
-//! 1. `mark` is called with numbers that grow by one per queue, never twice with the same.
-//! 2. `preempt` and `restore` of one queue are never called at the same time.
-//! 3. `preempt` is only asked for a level that `capabilities` offers.
-//! 4. Nothing is called after the queue was dropped.
+//! 1. `preempt` and `restore` of one queue are never called at the same time.
+//! 2. `preempt` is only asked for a level that `capabilities` offers.
+//! 3. Nothing is called after the queue was dropped.
 //!
 //! What a backend guarantees to the core:
 //! 1. Commands of one queue complete in the order they were launched.
 //! 2. A marker completes when everything launched on the queue before it has, and not sooner.
-//! 3. `progress` never goes back and never blocks.
-//! 4. A queue that offers level 2 can be stopped at every marker, if not between any two commands.
-//! 5. `preempt` and `restore` may be repeated without effect.
-//! 6. A call that cannot be carried out answers with an error; it neither panics nor prints.
+//! 3. Markers have numbers that grow in the order they lie on the device, whoever places them.
+//! 4. `progress` never goes back and never blocks.
+//! 5. A queue that offers level 2 can be stopped at every marker, if not between any two commands.
+//! 6. `preempt` and `restore` may be repeated without effect.
+//! 7. A call that cannot be carried out answers with an error; it neither panics nor prints.
 //!
 //! The conformance suite (feature `conformance`) checks all of this for any backend.
 
@@ -23,7 +23,7 @@ use crate::ids::DeviceId;
 use crate::level::{Capabilities, Level};
 use crate::time::Nanos;
 
-/// The number of a marker on its queue: 1 is the first.
+/// The number of a marker on its queue: the first has more than 0, each a greater one than the one before.
 pub type Marker = u64;
 
 /// How far a queue has come.
@@ -68,8 +68,8 @@ pub trait HwQueue: Send + Sync {
     /// The levels the queue can be preempted at.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Asks the device to report `marker` once everything launched before this call has completed.
-    fn mark(&self, marker: Marker) -> Result<(), HalError>;
+    /// Asks the device to report the marker that is answered once everything launched before this call has completed.
+    fn mark(&self) -> Result<Marker, HalError>;
 
     /// How far the device has come: one load, or a cheap query.
     fn progress(&self) -> Progress;

@@ -437,7 +437,7 @@ impl Admitted<'_> {
         }
         // Now and then, for whoever never has to wait for room.
         tail.window.observe_late(self.lane.hw.progress(), Nanos::now());
-        let marker = self.lane.place_marker(&mut tail.window);
+        let marker = self.lane.place_marker(&mut tail);
         if alone {
             // Nobody else can place one later: this has to show when the queue has become idle.
             let (epoch, placed) = (self.gate.epoch(), Nanos::now());

@@ -349,7 +349,7 @@ mod tests {
         fn capabilities(&self) -> &crate::Capabilities {
             self.0.capabilities()
         }
-        fn mark(&self, _: crate::Marker) -> Result<(), HalError> {
+        fn mark(&self) -> Result<Marker, HalError> {
             Err(HalError::Driver {
                 device: String::new(),
                 what: "placing a marker",

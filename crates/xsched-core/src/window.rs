@@ -239,25 +239,19 @@ impl Window {
         self.unmarked.commands > 0
     }
 
-    /// The next marker, covering everything launched so far. To be placed on the device before anything else is
-    /// launched on behalf of this window.
-    pub fn next_marker(&mut self) -> Marker {
-        self.last_marker += 1;
+    /// A marker was placed behind everything launched so far.
+    pub fn marked(&mut self, marker: Marker) {
+        self.last_marker = marker;
         let load = std::mem::take(&mut self.unmarked);
         let full = self.outstanding.len() >= MOST_OUTSTANDING;
         match self.outstanding.back_mut() {
             // The batch joins the newest one: its commands are given back with the later marker.
             Some(last) if full => {
                 last.load.add(load);
-                last.marker = self.last_marker;
+                last.marker = marker;
             }
-            _ => self.outstanding.push_back(Batch {
-                marker: self.last_marker,
-                load,
-                began: self.unmarked_since,
-            }),
+            _ => self.outstanding.push_back(Batch { marker, load, began: self.unmarked_since }),
         }
-        self.last_marker
     }
 
     /// The marker whose completion makes room first, if any is on its way.

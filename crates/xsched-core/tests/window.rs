@@ -13,6 +13,7 @@ struct Device {
     commands: VecDeque<Nanos>,
     markers: VecDeque<(Nanos, Marker)>,
     reported: Progress,
+    marked: Marker,
     busy_until: Nanos,
 }
 
@@ -22,8 +23,10 @@ impl Device {
         self.commands.push_back(self.busy_until);
     }
 
-    fn mark(&mut self, marker: Marker) {
-        self.markers.push_back((self.busy_until.max(self.now), marker));
+    fn mark(&mut self) -> Marker {
+        self.marked += 1;
+        self.markers.push_back((self.busy_until.max(self.now), self.marked));
+        self.marked
     }
 
     fn advance(&mut self, to: Nanos) {
@@ -49,8 +52,7 @@ fn drive(
             if let Some(place) = window.reserve() {
                 device.launch(*length);
                 if window.launched(place, || device.now) {
-                    let marker = window.next_marker();
-                    device.mark(marker);
+                    window.marked(device.mark());
                 }
                 check(&window, &device, *length);
                 // Launching takes time too.
@@ -60,8 +62,7 @@ fn drive(
             }
             if window.oldest_marker().is_none() {
                 assert!(window.has_unmarked(), "full, yet nothing was launched");
-                let marker = window.next_marker();
-                device.mark(marker);
+                window.marked(device.mark());
             }
             let (at, _) = *device.markers.front().expect("a full window has a marker on its way");
             device.advance(at);
@@ -138,11 +139,13 @@ fn short_commands_fill_the_budget_instead_of_a_fixed_count() {
 
 #[test]
 fn time_spent_suspended_is_not_taken_for_work() {
-    let (mut window, _) = drive(Limit::suited_to(Level::Block), &vec![Nanos(50_000); 100], |_, _, _| {});
+    let (mut window, mut device) =
+        drive(Limit::suited_to(Level::Block), &vec![Nanos(50_000); 100], |_, _, _| {});
     let before = window.estimate().unwrap();
     let place = window.reserve().unwrap();
     window.launched(place, || Nanos::from_secs(1));
-    let marker = window.next_marker();
+    let marker = device.mark();
+    window.marked(marker);
     window.resumed(Nanos::from_secs(9));
     window.observe(Progress { marker, at: Some(Nanos::from_secs(9) + Nanos(50_000)) }, Nanos::MAX);
     assert!(
@@ -185,7 +188,7 @@ fn lengths_are_learnt_and_stop_points_stay_close_where_nobody_ever_waits() {
         since_stop += length;
         if window.launched(place, || device.now) {
             window.observe_late(Progress { at: None, ..device.reported }, device.now);
-            device.mark(window.next_marker());
+            window.marked(device.mark());
             late.extend((n > 1_000).then_some(since_stop));
             since_stop = Nanos::ZERO;
         }

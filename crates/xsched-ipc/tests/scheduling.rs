@@ -178,8 +178,8 @@ fn a_wait_from_before_the_competition_does_not_hold_for_ever() {
     let point = other.record();
     assert_eq!(point, None, "nobody competes");
     // What the vendor's own event would do.
-    other_hw.mark(1).unwrap();
-    one.hw.wait_for(&other_hw, 1).unwrap();
+    let marker = other_hw.mark().unwrap();
+    one.hw.wait_for(&other_hw, marker).unwrap();
     one.launch(Duration::from_millis(1));
     for (slot, priority) in [(one.queue.slot().unwrap(), 50), (other.slot().unwrap(), -50)] {
         scheduler.with(|c| c.set_queue_hints(one.id, slot, hints(priority), Nanos::now()));

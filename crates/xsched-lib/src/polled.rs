@@ -90,13 +90,14 @@ pub(crate) struct Polled<V: Vendor> {
 
 struct Marks<V: Vendor> {
     placed: VecDeque<(Marker, Event<V>)>,
+    last: Marker,
     reached: Progress,
 }
 
 impl<V: Vendor> Polled<V> {
     /// A queue of this device, called so in messages, which says why it has no more than level 1.
     pub(crate) fn new(queue: Handle, device: DeviceId, name: String, no_more: &str) -> Self {
-        let marks = Mutex::new(Marks { placed: VecDeque::new(), reached: Progress::default() });
+        let marks = Mutex::new(Marks { placed: VecDeque::new(), last: 0, reached: Progress::default() });
         let capabilities = Capabilities::block_only(name, no_more);
         Self { lease: Lease::new(queue), key: queue.addr(), device, capabilities, marks, stops: None }
     }
@@ -150,7 +151,7 @@ impl<V: Vendor> HwQueue for Polled<V> {
         &self.capabilities
     }
 
-    fn mark(&self, marker: Marker) -> Result<(), HalError> {
+    fn mark(&self) -> Result<Marker, HalError> {
         // Held while the event is placed, so that events lie on the device in the order they have here.
         let mut marks = self.marks();
         let event = self.with("placing a marker", |queue| {
@@ -160,8 +161,10 @@ impl<V: Vendor> HwQueue for Polled<V> {
             }
             Ok(event)
         })?;
+        marks.last += 1;
+        let marker = marks.last;
         marks.placed.push_back((marker, event));
-        Ok(())
+        Ok(marker)
     }
 
     fn progress(&self) -> Progress {

@@ -33,9 +33,9 @@ const HEARTBEAT: Nanos = Nanos::from_secs(1);
 /// let device = SimDevice::create(&Config::default())?;
 /// let queue = device.queue()?;
 /// queue.launch(Duration::from_micros(100))?;
-/// queue.mark(1)?;
+/// let marker = queue.mark()?;
 /// queue.synchronize()?;
-/// assert_eq!(queue.progress().marker, 1);
+/// assert_eq!(queue.progress().marker, marker);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]

@@ -91,13 +91,14 @@ impl HwQueue for SimQueue {
         &self.attachment.capabilities
     }
 
-    fn mark(&self, marker: Marker) -> Result<(), HalError> {
+    fn mark(&self) -> Result<Marker, HalError> {
         let placed = self.attachment.with(|model| {
-            model.push(self.name, Work::Mark(marker))?;
             // Under the lock: a marker is never reported before it is known to have been placed.
-            self.marked.fetch_max(marker, Ordering::Relaxed);
+            let marker = self.marked.load(Ordering::Relaxed) + 1;
+            model.push(self.name, Work::Mark(marker))?;
+            self.marked.store(marker, Ordering::Relaxed);
             model.ring(Ring::Mark);
-            Ok(())
+            Ok(marker)
         });
         placed.map_err(self.failed("placing a marker"))
     }

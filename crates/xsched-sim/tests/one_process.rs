@@ -17,7 +17,7 @@ fn us(n: u64) -> Duration {
 
 /// Places a marker, waits for it and says when it completed.
 fn completion(queue: &SimQueue, marker: u64) -> Nanos {
-    queue.mark(marker).unwrap();
+    assert_eq!(queue.mark(), Ok(marker));
     assert!(queue.wait(marker, FOR_EVER).unwrap());
     let progress = queue.progress();
     assert_eq!(progress.marker, marker);
@@ -28,7 +28,7 @@ fn completion(queue: &SimQueue, marker: u64) -> Nanos {
 fn commands_take_exactly_as_long_as_they_are() {
     let queue = device().queue().unwrap();
     queue.launch(us(700)).unwrap();
-    queue.mark(1).unwrap();
+    queue.mark().unwrap();
     queue.launch(us(300)).unwrap();
     queue.launch(us(50)).unwrap();
     assert!(queue.wait(1, FOR_EVER).unwrap());
@@ -60,7 +60,7 @@ fn a_launch_on_a_full_queue_waits_for_room() {
 fn a_stopped_queue_stands_still_until_it_is_restored() {
     let queue = device().queue().unwrap();
     queue.launch(Duration::from_millis(20)).unwrap();
-    queue.mark(1).unwrap();
+    queue.mark().unwrap();
     queue.preempt(Level::Interrupt).unwrap();
     let busy = queue.busy().unwrap();
     assert!(!queue.wait(1, us(30_000)).unwrap());
@@ -83,7 +83,7 @@ fn who_waits_is_woken_by_a_restore_and_by_a_marker_that_is_placed_late() {
         let synchronizes = scope.spawn(|| queue.synchronize());
         queue.restore().unwrap();
         synchronizes.join().unwrap().unwrap();
-        queue.mark(1).unwrap();
+        queue.mark().unwrap();
         assert_eq!(waits.join().unwrap(), Ok(true));
     });
 }
@@ -94,7 +94,7 @@ fn a_queue_waits_for_the_marker_of_another() {
     let [first, second] = [(); 2].map(|()| device.queue().unwrap());
     second.wait_for(&first, 1).unwrap();
     second.launch(us(10)).unwrap();
-    second.mark(1).unwrap();
+    second.mark().unwrap();
     assert!(!second.wait(1, us(1000)).unwrap());
     first.launch(us(500)).unwrap();
     let released = completion(&first, 1);

@@ -99,7 +99,7 @@ fn be_everywhere(device: &SimDevice) -> ! {
                 let [queue, other] = [(); 2].map(|()| device.queue().unwrap());
                 for marker in 1.. {
                     queue.launch(Duration::from_micros(marker % 30)).unwrap();
-                    queue.mark(marker).unwrap();
+                    queue.mark().unwrap();
                     other.wait_for(&queue, marker).unwrap();
                     other.launch(Duration::from_micros(3)).unwrap();
                     queue.progress();
@@ -140,7 +140,7 @@ fn what_a_killed_process_had_queued_vanishes() {
     let mut timeline = stage.device.timeline();
     timeline.drain(&mut Vec::new()).unwrap();
     queue.launch(Duration::from_millis(400)).unwrap();
-    queue.mark(1).unwrap();
+    queue.mark().unwrap();
     assert!(queue.wait(1, PATIENCE).unwrap());
     let mut spans = Vec::new();
     timeline.drain(&mut spans).unwrap();
@@ -165,7 +165,7 @@ fn killing_processes_at_any_moment_leaves_the_others_able_to_finish() {
         for _ in 0..50 {
             queue.launch(Duration::from_micros(10)).unwrap();
         }
-        queue.mark(round).unwrap();
+        queue.mark().unwrap();
         assert!(queue.wait(round, PATIENCE).unwrap(), "round {round}");
     }
     // Who is killed while it writes down that a command finished may leave that command to run again: one at most.
@@ -202,7 +202,7 @@ fn a_forked_child_is_refused_and_takes_nothing_from_its_parent() {
     let device = SimDevice::create(&Config::default()).unwrap();
     let queue = device.queue().unwrap();
     queue.launch(Duration::from_millis(5)).unwrap();
-    queue.mark(1).unwrap();
+    queue.mark().unwrap();
     let mut kept = Some((device.clone(), queue));
     let in_child = move || {
         let (device, queue) = kept.take().ok_or(std::io::ErrorKind::NotFound)?;

@@ -28,7 +28,6 @@ pub(crate) struct Device {
 pub(crate) struct HwQueue {
     ring: Ring,
     sim: SimQueue,
-    last: Mutex<Marker>,
     /// Reports the numbers of stall points that are passed, and the last of them.
     passed: SimQueue,
     stalls: Mutex<Marker>,
@@ -53,12 +52,9 @@ impl HwQueue {
         self.sim.launch(length).map_err(|_| UNKNOWN)
     }
 
-    /// Places a marker. Under the lock, so that numbers arrive in order.
+    /// Places a marker.
     pub(crate) fn mark(&self) -> Result<Marker, Code> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        self.sim.mark(*last + 1).map_err(|_| UNKNOWN)?;
-        *last += 1;
-        Ok(*last)
+        self.sim.mark().map_err(|_| UNKNOWN)
     }
 
     pub(crate) fn is_past(&self, marker: Marker) -> bool {
@@ -70,18 +66,18 @@ impl HwQueue {
         Ok(())
     }
 
-    /// Stalls the queue here. Answers with a marker that is reported when it has come here, and the number of the stall.
-    pub(crate) fn stall(&self) -> Result<(Marker, Marker), Code> {
+    /// Stalls the queue here. Answers with a marker that is reported when it has come here.
+    pub(crate) fn stall(&self) -> Result<Marker, Code> {
         let mut last = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.mark()?;
         self.sim.wait_for(&self.passed, *last + 1).map_err(|_| UNKNOWN)?;
         *last += 1;
-        Ok((before, *last))
+        Ok(before)
     }
 
-    /// Lets the queue pass a stall. In their order.
-    pub(crate) fn pass(&self, stall: Marker) {
-        let _ = self.passed.mark(stall);
+    /// Lets the queue pass the next stall.
+    pub(crate) fn pass(&self) {
+        let _ = self.passed.mark();
     }
 
     pub(crate) fn wait_for(&self, other: &Self, marker: Marker) -> Result<(), Code> {
@@ -108,7 +104,7 @@ impl Device {
     pub(crate) fn own_queue(&self) -> Result<Arc<HwQueue>, Code> {
         let (sim, passed) = (self.make_queue()?, self.make_queue()?);
         let ring = Ring { magic: u64::from_le_bytes(*b"kfd-ring"), control };
-        let queue = Arc::new(HwQueue { ring, sim, last: Mutex::new(0), passed, stalls: Mutex::new(0) });
+        let queue = Arc::new(HwQueue { ring, sim, passed, stalls: Mutex::new(0) });
         // Known to the driver until the process ends.
         std::mem::forget(Arc::clone(&queue));
         driver::create_queue(&raw const queue.ring as u64, self.number);

@@ -14,7 +14,6 @@ use crate::stream::{self, Handle};
 struct Waiting {
     queue: Arc<HwQueue>,
     before: Marker,
-    stall: Marker,
     word: usize,
     value: u64,
 }
@@ -38,7 +37,7 @@ fn watch() {
             let passes = || unsafe { &*address }.load(Ordering::Acquire) >= one.value;
             let first = !held.contains(&Arc::as_ptr(&one.queue));
             if first && one.queue.is_past(one.before) && passes() {
-                one.queue.pass(one.stall);
+                one.queue.pass();
                 return false;
             }
             held.push(Arc::as_ptr(&one.queue));
@@ -64,8 +63,8 @@ pub(crate) extern "C" fn wait_value(
         }
         let queue = Arc::clone(&stream.queue);
         let mut waiting = waiting().lock().unwrap_or_else(PoisonError::into_inner);
-        let (before, stall) = queue.stall()?;
-        waiting.push(Waiting { queue, before, stall, word: word.expose_provenance(), value });
+        let before = queue.stall()?;
+        waiting.push(Waiting { queue, before, word: word.expose_provenance(), value });
         Ok(())
     }))
 }

@@ -1,6 +1,6 @@
 //! Queues: launching, waiting.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use xsched_core::{HwQueue as _, Marker};
@@ -15,8 +15,6 @@ pub(crate) struct Queue(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) sim: SimQueue,
-    /// Events and markers share the numbers that the device reports.
-    last_marker: Mutex<Marker>,
 }
 
 impl Object for Queue {
@@ -24,12 +22,9 @@ impl Object for Queue {
 }
 
 impl Inner {
-    /// Places the next marker. Under the lock, so that numbers arrive in order.
+    /// Places the next marker. Events are markers, too.
     pub(crate) fn mark(&self) -> Result<Marker, Failure> {
-        let mut last = self.last_marker.lock().unwrap_or_else(PoisonError::into_inner);
-        self.sim.mark(*last + 1)?;
-        *last += 1;
-        Ok(*last)
+        Ok(self.sim.mark()?)
     }
 }
 
@@ -45,7 +40,7 @@ pub(crate) unsafe extern "C" fn xsim_queue_create(
     answer(|| {
         // SAFETY: the caller vouches for the handle.
         let sim = unsafe { handle::get(device) }?.0.queue()?;
-        let inner = Inner { sim, last_marker: Mutex::new(0) };
+        let inner = Inner { sim };
         // SAFETY: the caller vouches for `queue`.
         unsafe { handle::give(queue, Queue(Arc::new(inner))) }
     })

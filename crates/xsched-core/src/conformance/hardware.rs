@@ -14,27 +14,31 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub fn markers_follow_the_work_before_them<S: Subject>(subject: &S) {
     let (queue, mut dice) = (subject.queue(), Dice::new(1));
     let mut launched = 0;
-    let mut before_marker = vec![0_u64];
+    let mut before_marker: Vec<(Marker, u64)> = Vec::new();
     let mut reported = 0;
-    let mut check = |before_marker: &[u64]| {
+    let mut check = |before_marker: &[(Marker, u64)]| {
         let marker = queue.progress().marker;
         assert!(marker >= reported, "progress went back from {reported} to {marker}");
         reported = marker;
-        let due = before_marker[usize::try_from(marker).unwrap()];
+        let covered = before_marker.iter().rev().find(|(number, _)| *number <= marker);
+        let due = covered.map_or(0, |(_, launched)| *launched);
         let finished = subject.finished(&queue);
         assert!(finished >= due, "marker {marker} reported with {finished} of {due} commands finished");
         marker
     };
-    for marker in 1..=60 {
+    let mut last = 0;
+    for _ in 0..60 {
         for _ in 0..dice.below(4) {
             subject.launch(&queue, SHORT);
             launched += 1;
         }
-        before_marker.push(launched);
-        queue.mark(marker).unwrap();
+        let marker = queue.mark().unwrap();
+        assert!(marker > last, "{marker} came after {last}");
+        last = marker;
+        before_marker.push((marker, launched));
         check(&before_marker);
     }
-    eventually("the last marker", || check(&before_marker) == 60);
+    eventually("the last marker", || check(&before_marker) == last);
     assert_eq!(subject.finished(&queue), launched);
 }
 
@@ -42,11 +46,11 @@ pub fn markers_follow_the_work_before_them<S: Subject>(subject: &S) {
 pub fn waiting_ends_with_the_marker_or_the_time<S: Subject>(subject: &S) {
     let queue = subject.queue();
     subject.launch(&queue, LONG);
-    queue.mark(1).unwrap();
-    let early = queue.wait(1, Duration::from_micros(1)).unwrap();
+    let marker = queue.mark().unwrap();
+    let early = queue.wait(marker, Duration::from_micros(1)).unwrap();
     assert!(!early || subject.finished(&queue) == 1, "waited for a command that still runs");
-    assert!(queue.wait(1, PATIENCE).unwrap());
-    assert!(queue.wait(1, Duration::ZERO).unwrap(), "what has completed stays completed");
+    assert!(queue.wait(marker, PATIENCE).unwrap());
+    assert!(queue.wait(marker, Duration::ZERO).unwrap(), "what has completed stays completed");
     assert_eq!(subject.finished(&queue), 1);
 }
 
@@ -62,17 +66,44 @@ pub fn synchronize_covers_everything_launched<S: Subject>(subject: &S) {
     }
 }
 
-/// Two queues of a device count their markers apart.
+/// The markers of one queue say nothing about another.
 pub fn queues_do_not_share_markers<S: Subject>(subject: &S) {
     let (one, two) = (subject.queue(), subject.queue());
-    subject.launch(&one, SHORT);
-    one.mark(1).unwrap();
-    assert!(one.wait(1, PATIENCE).unwrap());
-    assert_eq!(two.progress().marker, 0);
+    let last = two.mark().unwrap();
+    assert!(two.wait(last, PATIENCE).unwrap());
+    for _ in 0..3 {
+        subject.launch(&one, SHORT);
+        let marker = one.mark().unwrap();
+        assert!(one.wait(marker, PATIENCE).unwrap());
+    }
+    assert_eq!(two.progress().marker, last);
     subject.launch(&two, SHORT);
-    two.mark(1).unwrap();
-    assert!(two.wait(1, PATIENCE).unwrap());
-    assert_eq!((subject.finished(&one), subject.finished(&two)), (1, 1));
+    let marker = two.mark().unwrap();
+    assert!(two.wait(marker, PATIENCE).unwrap());
+    assert_eq!((subject.finished(&one), subject.finished(&two)), (3, 1));
+}
+
+/// Whoever places a marker gets a number that nobody else has, and all of them come.
+pub fn threads_place_markers_of_their_own<S: Subject>(subject: &S) {
+    const EACH: usize = 50;
+    let queue = subject.queue();
+    if !queue.marks_from_any_thread() {
+        return;
+    }
+    let place = || {
+        let markers: Vec<_> = std::iter::repeat_with(|| queue.mark().unwrap()).take(EACH).collect();
+        assert!(markers.is_sorted(), "{markers:?}");
+        assert!(queue.wait(markers[EACH - 1], PATIENCE).unwrap(), "{} did not come", markers[EACH - 1]);
+        markers
+    };
+    let mut all: Vec<Marker> = std::thread::scope(|threads| {
+        let threads = [(); 4].map(|()| threads.spawn(place));
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 4 * EACH, "some have the same number");
+    assert_eq!(queue.progress().marker, all[4 * EACH - 1]);
 }
 
 /// Levels that are offered stop the device; those that are not are refused, and the queue runs on.
@@ -97,10 +128,10 @@ fn stops_the_device<S: Subject>(subject: &S, level: Level) {
     // A preemption that came too late to meet the command running proves nothing: try again.
     for _ in 0..5 {
         let queue = subject.queue();
-        for marker in 1..=3 {
+        let markers = [(); 3].map(|()| {
             subject.launch(&queue, LONG);
-            queue.mark(marker).unwrap();
-        }
+            queue.mark().unwrap()
+        });
         std::thread::sleep(Duration::from_millis(20));
         queue.preempt(level).unwrap();
         let stopped_at = subject.finished(&queue);
@@ -110,7 +141,7 @@ fn stops_the_device<S: Subject>(subject: &S, level: Level) {
         let after = subject.finished(&queue);
         assert!(after <= stopped_at + may_finish, "{level}: went from {stopped_at} to {after} while stopped");
         queue.restore().unwrap();
-        assert!(queue.wait(3, PATIENCE).unwrap(), "{level}: did not go on after restore");
+        assert!(queue.wait(markers[2], PATIENCE).unwrap(), "{level}: did not go on after restore");
         assert_eq!(subject.finished(&queue), 3);
         if stopped_at == 0 {
             return;
@@ -157,8 +188,8 @@ pub fn a_storm_of_preemptions_loses_nothing<S: Subject>(subject: &S) {
                 launched[n] += 1;
             }
             3 | 4 => {
-                marked[n] += 1;
-                queue.mark(marked[n]).unwrap();
+                let next = queue.mark().unwrap();
+                assert!(next > std::mem::replace(&mut marked[n], next));
             }
             5 if !levels.is_empty() => {
                 let level = levels[usize::try_from(dice.below(levels.len() as u64)).unwrap()];
@@ -169,9 +200,8 @@ pub fn a_storm_of_preemptions_loses_nothing<S: Subject>(subject: &S) {
     }
     for (n, queue) in queues.iter().enumerate() {
         queue.restore().unwrap();
-        marked[n] += 1;
-        queue.mark(marked[n]).unwrap();
-        assert!(queue.wait(marked[n], PATIENCE).unwrap(), "queue {n} did not come to its end");
+        let last = queue.mark().unwrap();
+        assert!(queue.wait(last, PATIENCE).unwrap(), "queue {n} did not come to its end");
         assert_eq!(subject.finished(queue), launched[n], "queue {n}");
     }
 }

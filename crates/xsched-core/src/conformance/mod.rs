@@ -47,6 +47,7 @@ macro_rules! conformance {
             waiting_ends_with_the_marker_or_the_time
             synchronize_covers_everything_launched
             queues_do_not_share_markers
+            threads_place_markers_of_their_own
             offered_levels_stop_the_device_and_others_are_refused
             preempting_and_restoring_may_be_repeated
             a_storm_of_preemptions_loses_nothing
@@ -57,6 +58,7 @@ macro_rules! conformance {
             suspending_and_resuming_may_be_repeated
             a_missing_level_is_an_error_that_says_what_there_is
             a_paced_queue_completes_everything
+            a_queue_that_is_controlled_again_is_waited_for_as_before
         );
     };
     (@tests $subject:expr, $($check:ident)*) => {

@@ -15,11 +15,14 @@ const SHORT: Duration = Duration::from_micros(200);
 /// An XQueue the test drives itself, on a fresh hardware queue.
 fn driven<S: Subject>(subject: &S, level: LevelRequest) -> (Arc<XQueue>, Arc<S::Queue>) {
     let hw = subject.queue();
+    (driven_on(&hw, level), hw)
+}
+
+fn driven_on<Q: HwQueue + 'static>(hw: &Arc<Q>, level: LevelRequest) -> Arc<XQueue> {
     let gate = Shared::from(Arc::new(Gate::default()));
     gate.count_all();
     let theirs: Arc<dyn HwQueue> = hw.clone();
-    let queue = XQueue::new(QueueId(1), theirs, gate, Arc::new(Unlinked), level).unwrap();
-    (Arc::new(queue), hw)
+    Arc::new(XQueue::new(QueueId(1), theirs, gate, Arc::new(Unlinked), level).unwrap())
 }
 
 /// While suspended nothing is launched; afterwards everything is, once, in order.
@@ -163,4 +166,34 @@ pub fn a_paced_queue_completes_everything<S: Subject>(subject: &S) {
         queue.wait_all().unwrap();
         assert_eq!(subject.finished(&hw), 120, "{limit:?}");
     }
+}
+
+/// One XQueue after the other on the same hardware queue, the first still used by a thread: neither takes the other's markers
+/// for its own.
+pub fn a_queue_that_is_controlled_again_is_waited_for_as_before<S: Subject>(subject: &S) {
+    const LENGTH: Duration = Duration::from_millis(20);
+    let (first, hw) = driven(subject, LevelRequest::Auto);
+    let limit = Limit::Count { threshold: 1, batch_size: 1 };
+    first.set_limit(Some(limit));
+    let mut launched = 0;
+    for _ in 0..10 {
+        first.launch(|| subject.launch(&hw, SHORT));
+        launched += 1;
+    }
+    first.wait_all().unwrap();
+    let second = driven_on(&hw, LevelRequest::Auto);
+    second.set_limit(Some(limit));
+    for _ in 0..3 {
+        for queue in [&second, &first] {
+            queue.launch(|| subject.launch(&hw, LENGTH));
+            // It may not be admitted before the one before it is done.
+            queue.launch(|| {
+                assert!(subject.finished(&hw) > launched, "what was launched before is not done");
+                subject.launch(&hw, SHORT);
+            });
+            launched += 2;
+        }
+    }
+    second.wait_all().unwrap();
+    assert_eq!(subject.finished(&hw), launched);
 }

@@ -53,6 +53,14 @@ pub(super) struct Probe {
     pub(super) placed: Nanos,
 }
 
+impl Tail {
+    /// The device no longer reports: what it did not report is not waited for, and shows nothing.
+    fn abandon(&mut self) {
+        self.window.abandon();
+        self.probe = None;
+    }
+}
+
 impl Lane {
     pub(super) fn tail(&self) -> MutexGuard<'_, Tail> {
         let mut tail = lock(&self.tail);
@@ -82,7 +90,7 @@ impl Lane {
     /// Takes a place in the window, or says which marker to wait for.
     pub(super) fn reserve(&self, is_held: bool, just_came: bool) -> Result<Reservation, Option<Marker>> {
         let mut tail = self.tail();
-        if is_held && !tail.fenced && self.place_marker(&mut tail.window).is_none() {
+        if is_held && !tail.fenced && self.place_marker(&mut tail).is_none() {
             return Err(None);
         }
         tail.fenced = is_held;
@@ -99,7 +107,7 @@ impl Lane {
             return Ok(place);
         }
         if tail.window.oldest_marker().is_none() && tail.window.has_unmarked() {
-            self.place_marker(&mut tail.window);
+            self.place_marker(&mut tail);
         }
         Err(tail.window.oldest_marker())
     }
@@ -109,22 +117,21 @@ impl Lane {
         match marker.map(|marker| self.hw.wait(marker, ROOM_PATIENCE)) {
             Some(Ok(came)) => return came,
             // The device cannot say how far it is: run on unpaced rather than wait for ever.
-            Some(Err(_)) => self.tail().window.abandon(),
+            Some(Err(_)) => self.tail().abandon(),
             // Other threads hold all places and have not launched yet.
             None => std::thread::yield_now(),
         }
         false
     }
 
-    /// Places the window's next marker on the device. Under the window's lock, so that numbers arrive in order.
-    pub(super) fn place_marker(&self, window: &mut Window) -> Option<Marker> {
-        let marker = window.next_marker();
-        if self.hw.mark(marker).is_ok() {
-            Some(marker)
-        } else {
-            window.abandon();
-            None
+    /// Places a marker behind everything launched so far.
+    pub(super) fn place_marker(&self, tail: &mut Tail) -> Option<Marker> {
+        let marker = self.hw.mark().ok();
+        match marker {
+            Some(marker) => tail.window.marked(marker),
+            None => tail.abandon(),
         }
+        marker
     }
 
     /// Places a marker behind everything this thread has launched.
@@ -135,7 +142,7 @@ impl Lane {
             gate.announce_again(&*self.link);
             self.show_work();
         }
-        self.place_marker(&mut self.tail().window)
+        self.place_marker(&mut self.tail())
     }
 
     /// Finds out without waiting whether the queue has become idle; places a marker if none covers the work. To be
@@ -175,7 +182,7 @@ impl Lane {
             _ if self.hw.marks_from_any_thread() => {}
             _ => return false,
         }
-        let Some(marker) = self.place_marker(&mut tail.window) else {
+        let Some(marker) = self.place_marker(&mut tail) else {
             // A context that was destroyed, or has failed, never answers again: others must not wait for it.
             tail.blind_looks += 1;
             return tail.blind_looks >= MOST_BLIND_LOOKS && self.quiet(gate, epoch);

@@ -15,6 +15,7 @@ struct Device {
     /// Placing a marker returns only once the queue was let go on, as in a driver whose queue is full.
     is_full: bool,
     refuses: bool,
+    marked: AtomicU64,
 }
 
 impl Device {
@@ -30,12 +31,12 @@ impl HwQueue for Device {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
-    fn mark(&self, _: Marker) -> Result<(), HalError> {
+    fn mark(&self) -> Result<Marker, HalError> {
         self.note("mark");
         while self.is_full && !lock(&self.told).contains(&"restore") {
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
+        Ok(self.marked.fetch_add(1, Ordering::SeqCst) + 1)
     }
     fn progress(&self) -> Progress {
         Progress::default()
@@ -71,7 +72,8 @@ impl HwQueue for Device {
 
 fn device() -> Device {
     let capabilities = Capabilities::block_only("d", "").with_interrupt(Ok(LevelCost::default()));
-    Device { capabilities, told: Mutex::default(), holds: false, is_full: false, refuses: false }
+    let (told, marked) = (Mutex::default(), AtomicU64::new(0));
+    Device { capabilities, told, holds: false, is_full: false, refuses: false, marked }
 }
 
 fn lane(device: Device) -> (Arc<Device>, Lane) {

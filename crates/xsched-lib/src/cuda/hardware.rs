@@ -133,12 +133,12 @@ impl HwQueue for CudaStream {
         &self.capabilities
     }
 
-    fn mark(&self, marker: Marker) -> Result<(), HalError> {
+    fn mark(&self) -> Result<Marker, HalError> {
         const WHAT: &str = "placing a marker";
         if self.only.is_some_and(|only| only != std::thread::current().id()) {
             return Err(self.failed(WHAT, "the stream is another thread's".to_owned()));
         }
-        let placed = unless_capturing(|| self.with(WHAT, |stream| self.marks.place(stream, marker)));
+        let placed = unless_capturing(|| self.with(WHAT, |stream| self.marks.place(stream)));
         placed.unwrap_or_else(|| Err(self.failed(WHAT, "a stream is being captured".to_owned())))
     }
 

@@ -30,7 +30,8 @@ enum Kind {
 /// See [`Kind`].
 struct WordMarks {
     cell: Cell,
-    placed: AtomicU64,
+    /// Held while one is placed, so that numbers lie in the stream in their order.
+    placed: Mutex<Marker>,
     reached: AtomicU64,
 }
 
@@ -61,10 +62,10 @@ impl Marks {
     }
 
     /// Places a marker. The stream's context is current.
-    pub(crate) fn place(&self, stream: Stream, marker: Marker) -> Result<(), Code> {
+    pub(crate) fn place(&self, stream: Stream) -> Result<Marker, Code> {
         match &self.kind {
-            Kind::Words(words) => words.place(stream, marker),
-            Kind::Events(events) => lock(events).place(stream, marker),
+            Kind::Words(words) => words.place(stream),
+            Kind::Events(events) => lock(events).place(stream),
         }
     }
 
@@ -141,27 +142,28 @@ impl WordMarks {
         if vendor::WRITE_VALUE.get().is_none() || vendor::WAIT_VALUE.get().is_none() {
             return Err("the driver is too old for waits in a stream, which came with CUDA 11.7".to_owned());
         }
-        let marks = Self { cell: Cell::take()?, placed: AtomicU64::new(0), reached: AtomicU64::new(0) };
+        let marks = Self { cell: Cell::take()?, placed: Mutex::new(0), reached: AtomicU64::new(0) };
         // Tried once for real: attributes promise what some configurations refuse.
-        marks
-            .place(stream, 0)
-            .map_err(|code| format!("the driver refuses waits in a stream (error {code})"))?;
+        marks.place(stream).map_err(|code| format!("the driver refuses waits in a stream (error {code})"))?;
         Ok(marks)
     }
 
-    fn place(&self, stream: Stream, marker: Marker) -> Result<(), Code> {
+    fn place(&self, stream: Stream) -> Result<Marker, Code> {
         const MISSING: Code = 801;
         let functions = vendor::WRITE_VALUE.get().zip(vendor::WAIT_VALUE.get());
         let (write, wait) = functions.ok_or(MISSING)?;
+        let mut placed = lock(&self.placed);
+        let marker = *placed + 1;
         #[expect(clippy::cast_possible_truncation, reason = "`progress` puts the rest back")]
         let number = marker as u32;
         // SAFETY: the context is current, and the device may write there for as long as the process lives.
         checked(unsafe { write(stream, self.cell.reached_at(), number, 0) })?;
-        self.placed.store(marker, Ordering::SeqCst);
+        *placed = marker;
         // SAFETY: as above; whoever clears the word sets it again, at the latest when the program ends.
         checked(unsafe { wait(stream, self.cell.run_at(), 1, UNTIL_EQUAL) })?;
         // SAFETY: as above.
-        checked(unsafe { write(stream, self.cell.passed_at(), number, 0) })
+        checked(unsafe { write(stream, self.cell.passed_at(), number, 0) })?;
+        Ok(marker)
     }
 
     fn stands(&self) -> bool {
@@ -188,7 +190,7 @@ impl Drop for WordMarks {
     fn drop(&mut self) {
         self.cell.words().run.store(1, Ordering::SeqCst);
         #[expect(clippy::cast_possible_truncation, reason = "as in `place`")]
-        let last = self.placed.load(Ordering::SeqCst) as u32;
+        let last = *lock(&self.placed) as u32;
         // The last thing that the device writes there.
         if self.cell.words().passed.load(Ordering::SeqCst) == last {
             self.cell.give_back();
@@ -200,6 +202,7 @@ impl Drop for WordMarks {
 #[derive(Default)]
 struct EventMarks {
     placed: VecDeque<(Marker, EventHandle)>,
+    last: Marker,
     unused: Vec<EventHandle>,
     reached: Progress,
 }
@@ -211,7 +214,7 @@ struct EventHandle(Event);
 unsafe impl Send for EventHandle {}
 
 impl EventMarks {
-    fn place(&mut self, stream: Stream, marker: Marker) -> Result<(), Code> {
+    fn place(&mut self, stream: Stream) -> Result<Marker, Code> {
         const MISSING: Code = 801;
         let functions = vendor::EVENT_CREATE.get().zip(vendor::EVENT_RECORD.get());
         let (create, record) = functions.ok_or(MISSING)?;
@@ -224,12 +227,13 @@ impl EventMarks {
             EventHandle(event)
         };
         // SAFETY: both belong to the context that is current.
-        let recorded = checked(unsafe { record(event.0, stream) });
-        match recorded {
-            Ok(()) => self.placed.push_back((marker, event)),
-            Err(_) => self.unused.push(event),
+        if let Err(code) = checked(unsafe { record(event.0, stream) }) {
+            self.unused.push(event);
+            return Err(code);
         }
-        recorded
+        self.last += 1;
+        self.placed.push_back((self.last, event));
+        Ok(self.last)
     }
 
     fn progress(&mut self) -> Progress {

@@ -261,33 +261,34 @@ impl HwQueue for HipStream {
         &self.capabilities
     }
 
-    fn mark(&self, marker: Marker) -> Result<(), HalError> {
+    fn mark(&self) -> Result<Marker, HalError> {
         const WHAT: &str = "placing a marker";
         marks::may_be_placed().map_err(|why| self.failed(WHAT, why))?;
         let record = vendor::EVENT_RECORD.of(self.copy);
         let event = record.zip(self.marks.event());
         let (record, event) = event.ok_or_else(|| self.failed(WHAT, "the runtime makes no events"))?;
-        let recorded = if self.is_out_of_reach() {
-            // The legacy stream of its device is it, or waits for it as for all others there.
-            let (copy, number) = (self.copy, self.number);
-            keeper::ask(move || record_on_legacy(copy, number, event))
-        } else {
-            self.lease.with(|Handle(stream)| {
-                // SAFETY: the lease makes sure that the stream exists; the event is one of its device.
-                let code = unsafe { record(event.0, stream) };
-                if let (vendor::SUCCESS, Some(word)) = (code, self.stall) {
-                    word.place(self.copy, stream);
-                }
-                code
-            })
+        let place = |event: EventHandle| {
+            let recorded = if self.is_out_of_reach() {
+                // The legacy stream of its device is it, or waits for it as for all others there.
+                let (copy, number) = (self.copy, self.number);
+                keeper::ask(move || record_on_legacy(copy, number, event))
+            } else {
+                self.lease.with(|Handle(stream)| {
+                    // SAFETY: the lease makes sure that the stream exists; the event is one of its device.
+                    let code = unsafe { record(event.0, stream) };
+                    if let (vendor::SUCCESS, Some(word)) = (code, self.stall) {
+                        word.place(self.copy, stream);
+                    }
+                    code
+                })
+            };
+            match recorded {
+                Some(vendor::SUCCESS) => Ok(()),
+                Some(code) => Err(format!("error {code}")),
+                None => Err("the stream was destroyed".to_owned()),
+            }
         };
-        if recorded == Some(vendor::SUCCESS) {
-            self.marks.placed(marker, event);
-            return Ok(());
-        }
-        self.marks.give_back(event);
-        let why = recorded.map_or("the stream was destroyed".to_owned(), |code| format!("error {code}"));
-        Err(self.failed(WHAT, why))
+        self.marks.place(event, place).map_err(|why| self.failed(WHAT, why))
     }
 
     fn progress(&self) -> Progress {

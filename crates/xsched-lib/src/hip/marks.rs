@@ -81,6 +81,8 @@ pub(super) fn make_events(copy: usize, number: c_int) -> Option<Vec<EventHandle>
 pub(super) struct Marks {
     copy: usize,
     number: c_int,
+    /// The last marker. Held while one is placed, so that they lie in the stream in their order.
+    last: Mutex<Marker>,
     state: Mutex<State>,
     arrived: Condvar,
 }
@@ -95,7 +97,7 @@ struct State {
 impl Marks {
     pub(super) fn new(copy: usize, number: c_int, events: Vec<EventHandle>) -> Self {
         let state = State { unused: events, ..State::default() };
-        Self { copy, number, state: Mutex::new(state), arrived: Condvar::new() }
+        Self { copy, number, last: Mutex::new(0), state: Mutex::new(state), arrived: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -114,15 +116,21 @@ impl Marks {
         event
     }
 
-    /// An event was recorded for a marker.
-    pub(super) fn placed(&self, marker: Marker, event: EventHandle) {
-        self.state().placed.push_back((marker, event));
+    /// Has an event placed in the stream. Answers the marker that it stands for, or what `place` answers if it is not there.
+    pub(super) fn place<E>(
+        &self,
+        event: EventHandle,
+        place: impl FnOnce(EventHandle) -> Result<(), E>,
+    ) -> Result<Marker, E> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(why) = place(event) {
+            self.state().unused.push(event);
+            return Err(why);
+        }
+        *last += 1;
+        self.state().placed.push_back((*last, event));
         keeper::wake();
-    }
-
-    /// An event was not used after all.
-    pub(super) fn give_back(&self, event: EventHandle) {
-        self.state().unused.push(event);
+        Ok(*last)
     }
 
     /// The last marker that was reached.

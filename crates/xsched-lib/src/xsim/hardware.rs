@@ -1,7 +1,6 @@
 //! A queue of the simulated device, through its vendor's functions.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use xsched_core::{
@@ -15,22 +14,14 @@ use crate::station::Leased;
 
 /// How long the vendor's handle is used without a pause: who destroys the queue waits no longer.
 const SLICE: Nanos = Nanos::from_millis(50);
-/// How long to wait before looking again for a marker that nobody has placed yet.
-const NOT_PLACED: Duration = Duration::from_micros(100);
 
 /// See the head of this file.
 pub(crate) struct XsimQueue {
     lease: Lease<Queue>,
     device: DeviceId,
     capabilities: Capabilities,
-    marks: Mutex<Marks>,
-}
-
-/// The vendor numbers markers itself, together with events: which of its numbers stands for which of ours.
-#[derive(Default)]
-struct Marks {
-    placed: VecDeque<(Marker, u64)>,
-    reached: Progress,
+    /// How far it was when it was last asked.
+    reached: Mutex<Progress>,
 }
 
 impl XsimQueue {
@@ -53,7 +44,7 @@ impl XsimQueue {
             .with_deactivate(cost(costs[0], costs[1]))
             .with_interrupt(cost(costs[2], costs[3]));
         let lease = Lease::new(queue);
-        Some(Self { lease, device, capabilities, marks: Mutex::default() })
+        Some(Self { lease, device, capabilities, reached: Mutex::default() })
     }
 
     /// Calls a function of the vendor's. `work` gets it and the queue.
@@ -72,10 +63,6 @@ impl XsimQueue {
             Some(code) => Err(failed(format!("error {code}"))),
         }
     }
-
-    fn marks(&self) -> MutexGuard<'_, Marks> {
-        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Leased for XsimQueue {
@@ -93,30 +80,24 @@ impl HwQueue for XsimQueue {
         &self.capabilities
     }
 
-    fn mark(&self, marker: Marker) -> Result<(), HalError> {
-        let mut marks = self.marks();
-        let mut number = 0;
-        // SAFETY: the lease makes sure that the queue exists; `number` has room for a number.
-        self.call("placing a marker", &vendor::MARK, |mark, queue| unsafe { mark(queue, &raw mut number) })?;
-        marks.placed.push_back((marker, number));
-        Ok(())
+    fn mark(&self) -> Result<Marker, HalError> {
+        let mut marker = 0;
+        // SAFETY: the lease makes sure that the queue exists; `marker` has room for a number.
+        self.call("placing a marker", &vendor::MARK, |mark, queue| unsafe { mark(queue, &raw mut marker) })?;
+        Ok(marker)
     }
 
     fn progress(&self) -> Progress {
-        let (mut number, mut at) = (0, 0);
+        let (mut marker, mut at) = (0, 0);
         // SAFETY: as in `mark`, for two numbers.
         let told = self.call("asking how far the queue is", &vendor::PROGRESS, |progress, queue| unsafe {
-            progress(queue, &raw mut number, &raw mut at)
+            progress(queue, &raw mut marker, &raw mut at)
         });
-        let mut marks = self.marks();
-        if told.is_ok() {
-            let count = marks.placed.iter().take_while(|(_, placed)| *placed <= number).count();
-            let last = marks.placed.drain(..count).next_back();
-            if let Some((marker, _)) = last {
-                marks.reached = Progress { marker, at: Some(Nanos(at)) };
-            }
+        let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_ok() && marker > reached.marker {
+            *reached = Progress { marker, at: Some(Nanos(at)) };
         }
-        marks.reached
+        *reached
     }
 
     fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError> {
@@ -129,14 +110,9 @@ impl HwQueue for XsimQueue {
             if left == Nanos::ZERO {
                 return Ok(false);
             }
-            let placed = self.marks().placed.iter().find(|(placed, _)| *placed >= marker).copied();
-            let Some((_, number)) = placed else {
-                std::thread::sleep(NOT_PLACED.min(left.into()));
-                continue;
-            };
             self.call("waiting for a marker", &vendor::WAIT, |wait, queue| {
                 // SAFETY: as in `mark`.
-                unsafe { wait(queue, number, left.min(SLICE).0) }
+                unsafe { wait(queue, marker, left.min(SLICE).0) }
             })?;
         }
     }

@@ -54,14 +54,12 @@ pub(super) struct HsaQueue {
     queues: Option<Member>,
 }
 
+/// The number of a marker is that of the packets before and with it.
 #[derive(Default)]
 struct Marks {
-    /// With the number of packets before and with each.
-    placed: VecDeque<(Marker, u64)>,
+    placed: VecDeque<Marker>,
     counted: u64,
     reached: Marker,
-    /// The packets that are certainly done.
-    done: u64,
 }
 
 impl HsaQueue {
@@ -99,9 +97,9 @@ impl HsaQueue {
         HalError::Driver { device: self.capabilities.device().to_owned(), what, why: why.into() }
     }
 
-    /// Puts a marker behind everything in the queue; answers how many packets there are then. Only where nothing was written
+    /// Puts a marker behind everything in the queue. Only where nothing was written
     /// that was not rung for: to ring for the marker would ring for that too.
-    fn place(&self) -> Result<u64, &'static str> {
+    fn place(&self) -> Result<Marker, &'static str> {
         let full = "the queue is full, or being written to";
         let placed = self.lease.with(|Handle(queue)| {
             // SAFETY: the lease makes sure that the queue exists.
@@ -140,7 +138,7 @@ impl HsaQueue {
 
     /// What may only go on once the program does something must not be waited for.
     fn waits_for_program(&self, marks: &Marks) -> bool {
-        self.doorbell.depends() > marks.done
+        self.doorbell.depends() > marks.reached
     }
 }
 
@@ -184,12 +182,12 @@ impl HwQueue for HsaQueue {
         &self.capabilities
     }
 
-    fn mark(&self, marker: Marker) -> Result<(), HalError> {
+    fn mark(&self) -> Result<Marker, HalError> {
         // Held meanwhile, so that markers lie in the queue in the order they have here.
         let mut marks = self.marks();
-        let packets = self.place().map_err(|why| self.failed("placing a marker", why))?;
-        marks.placed.push_back((marker, packets));
-        Ok(())
+        let marker = self.place().map_err(|why| self.failed("placing a marker", why))?;
+        marks.placed.push_back(marker);
+        Ok(marker)
     }
 
     fn progress(&self) -> Progress {
@@ -203,9 +201,7 @@ impl HwQueue for HsaQueue {
                 let counted = u64::try_from(START.saturating_sub(value)).unwrap_or(0);
                 while marks.counted < counted {
                     marks.counted += 1;
-                    if let Some((marker, packets)) = marks.placed.pop_front() {
-                        (marks.reached, marks.done) = (marker, packets);
-                    }
+                    marks.reached = marks.placed.pop_front().unwrap_or(marks.reached);
                 }
             }
             None => marks.reached = Marker::MAX,
@@ -221,16 +217,8 @@ impl HwQueue for HsaQueue {
     }
 
     fn synchronize(&self) -> Result<(), HalError> {
-        const WHAT: &str = "synchronizing";
-        let packets = {
-            let mut marks = self.marks();
-            let packets = self.place().map_err(|why| self.failed(WHAT, why))?;
-            // Stands for no marker of the core's.
-            let last = marks.placed.back().map_or(marks.reached, |last| last.0);
-            marks.placed.push_back((last, packets));
-            packets
-        };
-        while self.progress().marker != Marker::MAX && self.marks().done < packets {
+        let marker = self.mark()?;
+        while self.progress().marker < marker {
             std::thread::sleep(POLL);
         }
         Ok(())
