@@ -5,43 +5,50 @@
 mod actor;
 #[allow(dead_code, reason = "the other tests with this machine use the rest")]
 mod machine;
+mod measured;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;
 
 use std::time::Duration;
 
-use actor::{Actor, percentile, tell};
+use actor::Actor;
 use machine::Machine;
+use measured::{claim, measured, percentile, tell};
 use stage::Stage;
 use xsched_ipc::protocol::{Reply, Request};
 
 #[test]
 fn shares_are_kept() {
-    let undisturbed = undisturbed();
-    for shares in [&[75.0, 25.0][..], &[60.0, 30.0, 10.0]] {
-        let machine = Machine::new(Stage::with_service());
-        let policy = Request::Policy { name: Some("share".to_owned()), timeslice_us: None, k: None };
-        assert!(matches!(machine.stage.ask(&policy), Reply::Policy { .. }), "the policy is not there");
-        let all: Vec<_> = shares
-            .iter()
-            .map(|share: &f64| {
-                let share = format!("{share:.0}");
-                Actor::enter(machine.run(&["--share", &share], &BATCH))
-            })
-            .collect();
-        for one in &all {
-            one.line();
+    measured(|| {
+        let undisturbed = undisturbed();
+        for shares in [&[75.0, 25.0][..], &[60.0, 30.0, 10.0]] {
+            let machine = Machine::new(Stage::with_service());
+            let policy = Request::Policy { name: Some("share".to_owned()), timeslice_us: None, k: None };
+            assert!(matches!(machine.stage.ask(&policy), Reply::Policy { .. }), "the policy is not there");
+            let all: Vec<_> = shares
+                .iter()
+                .map(|share: &f64| {
+                    let share = format!("{share:.0}");
+                    Actor::enter(machine.run(&["--share", &share], &BATCH))
+                })
+                .collect();
+            for one in &all {
+                one.line();
+            }
+            let all: Vec<_> = all.iter().collect();
+            let (paces, ()) = Actor::paces(&all, || std::thread::sleep(Duration::from_millis(2_500)));
+            let sum: f64 = paces.iter().sum();
+            let had: Vec<_> = paces.iter().map(|pace| 100.0 * pace / sum).collect();
+            println!("asked {shares:.0?}, had {had:.1?} percent, {sum:.0} rounds of 2 ms in a second");
+            for (asked, had) in shares.iter().zip(&had) {
+                claim((asked - had).abs() < 5.0, || format!("{had:.1} percent instead of {asked:.0}"))?;
+            }
+            claim(sum > 0.5 * undisturbed, || {
+                format!("half of the device is lost: {sum:.0} of {undisturbed:.0}")
+            })?;
         }
-        let all: Vec<_> = all.iter().collect();
-        let (paces, ()) = Actor::paces(&all, || std::thread::sleep(Duration::from_millis(2_500)));
-        let sum: f64 = paces.iter().sum();
-        let had: Vec<_> = paces.iter().map(|pace| 100.0 * pace / sum).collect();
-        println!("asked {shares:.0?}, had {had:.1?} percent, {sum:.0} rounds of 2 ms in a second");
-        for (asked, had) in shares.iter().zip(&had) {
-            assert!((asked - had).abs() < 5.0, "{had:.1} percent instead of {asked:.0}");
-        }
-        assert!(sum > 0.5 * undisturbed, "half of the device is lost: {sum:.0} instead of {undisturbed:.0}");
-    }
+        Ok(())
+    });
 }
 
 /// Four kernels of 0.5 ms, and so on for ever.
@@ -67,37 +74,43 @@ fn beside(foreground: &[&str]) -> (f64, Vec<u64>) {
 
 #[test]
 fn whichever_way_a_program_waits_it_is_found_idle_soon() {
-    let undisturbed = undisturbed();
-    // 3 ms of work, then 17 ms of nothing, of which the batch can use most if it is let. The last never asks.
-    for how in ["stream", "context", "query", "event", "none"] {
-        let (pace, _) = beside(&[how, "60", "3", "1000", "17000"]);
-        println!(
-            "{how:>8}: the batch makes {pace:.0} rounds of 2 ms in a second, {undisturbed:.0} undisturbed"
-        );
-        assert!(pace > 0.4 * undisturbed, "{how}: the device is kept from the batch");
-    }
+    measured(|| {
+        let undisturbed = undisturbed();
+        // 3 ms of work, then 17 ms of nothing, of which the batch can use most if it is let. The last never asks.
+        for how in ["stream", "context", "query", "event", "none"] {
+            let (pace, _) = beside(&[how, "60", "3", "1000", "17000"]);
+            println!(
+                "{how:>8}: the batch makes {pace:.0} rounds of 2 ms in a second, {undisturbed:.0} undisturbed"
+            );
+            claim(pace > 0.4 * undisturbed, || format!("{how}: the device is kept from the batch"))?;
+        }
+        Ok(())
+    });
 }
 
 #[test]
 fn a_foreground_with_short_gaps_keeps_the_device_and_one_with_long_gaps_gives_it_away() {
     // One kernel of 1 ms at a time.
     const EAGER: [&str; 6] = ["foreground", "stream", "500", "1", "1000", "100"];
-    let bare = Machine::new(Stage::without_service());
-    let alone = Actor::enter(bare.direct(&EAGER)).latencies();
-    let native = {
-        let batch = Actor::enter(bare.direct(&BATCH));
-        batch.line();
-        Actor::enter(bare.direct(&EAGER)).latencies()
-    };
-    let (short, eager) = beside(&EAGER[1..]);
-    let (long, lazy) = beside(&["stream", "80", "1", "1000", "15000"]);
-    tell(&[("alone", &alone), ("native", &native), ("gaps of 0.1 ms", &eager), ("gaps of 15 ms", &lazy)]);
-    println!("rounds of 2 ms in a second: {short:.0} with short gaps, {long:.0} with long ones");
-    assert!(10.0 * short < long, "gaps too short to be of use were filled, or long ones not");
-    let [alone, native, eager] = [&alone, &native, &eager].map(|scene| percentile(scene, 50));
-    assert!(2 * native > 3 * alone, "the batch does no harm: {native} us instead of {alone} us");
-    assert!(
-        2 * eager < alone + native,
-        "no better than native: {eager} us between {alone} us and {native} us"
-    );
+    measured(|| {
+        let bare = Machine::new(Stage::without_service());
+        let alone = Actor::enter(bare.direct(&EAGER)).latencies();
+        let native = {
+            let batch = Actor::enter(bare.direct(&BATCH));
+            batch.line();
+            Actor::enter(bare.direct(&EAGER)).latencies()
+        };
+        let (short, eager) = beside(&EAGER[1..]);
+        let (long, lazy) = beside(&["stream", "80", "1", "1000", "15000"]);
+        tell(&[("alone", &alone), ("native", &native), ("gaps of 0.1 ms", &eager), ("gaps of 15 ms", &lazy)]);
+        println!("rounds of 2 ms in a second: {short:.0} with short gaps, {long:.0} with long ones");
+        claim(10.0 * short < long, || {
+            format!("rounds with short gaps {short:.0}, with long ones {long:.0}")
+        })?;
+        let [alone, native, eager] = [&alone, &native, &eager].map(|scene| percentile(scene, 50));
+        let told = || format!("alone {alone} us, native {native} us, scheduled {eager} us");
+        claim(2 * native > 3 * alone, || format!("the batch does no harm: {}", told()))?;
+        claim(2 * eager < alone + native, || format!("no better than native: {}", told()))?;
+        Ok(())
+    });
 }

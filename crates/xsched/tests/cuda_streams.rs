@@ -5,14 +5,17 @@
 mod actor;
 #[allow(dead_code, reason = "the other tests with this machine use the rest")]
 mod machine;
+#[allow(dead_code, reason = "the other tests that measure use the rest")]
+mod measured;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;
 
 use std::process::Command;
 use std::time::Duration;
 
-use actor::{Actor, percentile};
+use actor::Actor;
 use machine::Machine;
+use measured::{claim, measured, percentile};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{Reply, Request, Status, TaskState, TaskStatus, Wishes};
@@ -51,54 +54,60 @@ fn streams_keep_the_order_that_their_own_priorities_give_them() {
 
 #[test]
 fn a_queue_with_a_priority_of_its_own_is_a_task_of_its_own() {
-    let machine = Machine::new(Stage::with_service());
-    let pair = Actor::enter(machine.run(&["--name", "pair"], &["streams", "pair", "1000"]));
-    let rounds = || {
-        pair.lines.try_iter().for_each(drop);
-        std::thread::sleep(Duration::from_millis(800));
-        let mut rounds = [0_usize; 2];
-        for line in pair.lines.try_iter() {
-            rounds[usize::from(line.starts_with('b'))] += 1;
-        }
-        rounds
-    };
-    eventually("both have come", || machine.stage.status().queues.len() == 2);
-    let equal = rounds();
-    let queue = machine.stage.status().queues[0].handle;
-    let wishes = Wishes { priority: Some(50), ..Wishes::default() };
-    assert_eq!(machine.stage.ask(&Request::SetQueue { queue, wishes }), Reply::Done);
-    let tasks = machine.stage.status().tasks;
-    let own: Vec<_> = tasks.iter().filter(|task| task.own).collect();
-    assert_eq!((tasks.len(), own.len(), own[0].priority, own[0].queues), (2, 1, 50, 1), "{tasks:?}");
-    let unequal = rounds();
-    println!("rounds of 4 ms: {equal:?}, and with one of them more important {unequal:?}");
-    let [most, least] = [unequal.iter().max().unwrap(), unequal.iter().min().unwrap()];
-    assert!(
-        equal.iter().all(|rounds| *rounds > 0)
-            && 2 * equal.iter().min().unwrap() > *equal.iter().max().unwrap()
-    );
-    assert!(*most > 4 * least, "it has no precedence");
+    measured(|| {
+        let machine = Machine::new(Stage::with_service());
+        let pair = Actor::enter(machine.run(&["--name", "pair"], &["streams", "pair", "1000"]));
+        let rounds = || {
+            pair.lines.try_iter().for_each(drop);
+            std::thread::sleep(Duration::from_millis(800));
+            let mut rounds = [0_usize; 2];
+            for line in pair.lines.try_iter() {
+                rounds[usize::from(line.starts_with('b'))] += 1;
+            }
+            rounds
+        };
+        eventually("both have come", || machine.stage.status().queues.len() == 2);
+        let equal = rounds();
+        let queue = machine.stage.status().queues[0].handle;
+        let wishes = Wishes { priority: Some(50), ..Wishes::default() };
+        assert_eq!(machine.stage.ask(&Request::SetQueue { queue, wishes }), Reply::Done);
+        let tasks = machine.stage.status().tasks;
+        let own: Vec<_> = tasks.iter().filter(|task| task.own).collect();
+        assert_eq!((tasks.len(), own.len(), own[0].priority, own[0].queues), (2, 1, 50, 1), "{tasks:?}");
+        let unequal = rounds();
+        println!("rounds of 4 ms: {equal:?}, and with one of them more important {unequal:?}");
+        let [most, least] = [unequal.iter().max().unwrap(), unequal.iter().min().unwrap()];
+        let are_equal = 2 * equal.iter().min().unwrap() > *equal.iter().max().unwrap();
+        claim(are_equal, || format!("equals do not have the same: {equal:?}"))?;
+        claim(*most > 4 * least, || format!("it has no precedence: {unequal:?}"))?;
+        Ok(())
+    });
 }
 
 #[test]
 fn a_stream_with_pauses_and_a_priority_of_its_own_is_served_first_each_time() {
-    let machine = Machine::new(Stage::with_service());
-    let server = Actor::enter(machine.run(&["--name", "server"], &["streams", "server", "1000"]));
-    // The middle of some, but for the first ones.
-    let middle = || {
-        server.lines.try_iter().for_each(drop);
-        let mut all: Vec<u64> = (0..30).map(|_| server.line().parse().unwrap()).skip(5).collect();
-        all.sort_unstable();
-        percentile(&all, 50)
-    };
-    eventually("both have come", || machine.stage.status().queues.len() == 2);
-    let equal = middle();
-    let queue = machine.stage.status().queues.iter().map(|queue| queue.handle).min().unwrap();
-    let wishes = Wishes { priority: Some(50), ..Wishes::default() };
-    assert_eq!(machine.stage.ask(&Request::SetQueue { queue, wishes }), Reply::Done);
-    let first = middle();
-    println!("requests of 8 ms: {equal} us beside an equal, {first} us with priority");
-    assert!(4 * first < 3 * equal, "it has no precedence");
+    measured(|| {
+        let machine = Machine::new(Stage::with_service());
+        let server = Actor::enter(machine.run(&["--name", "server"], &["streams", "server", "1000"]));
+        // The middle of some, but for the first ones.
+        let middle = || {
+            server.lines.try_iter().for_each(drop);
+            let mut all: Vec<u64> = (0..30).map(|_| server.line().parse().unwrap()).skip(5).collect();
+            all.sort_unstable();
+            percentile(&all, 50)
+        };
+        eventually("both have come", || machine.stage.status().queues.len() == 2);
+        let equal = middle();
+        let queue = machine.stage.status().queues.iter().map(|queue| queue.handle).min().unwrap();
+        let wishes = Wishes { priority: Some(50), ..Wishes::default() };
+        assert_eq!(machine.stage.ask(&Request::SetQueue { queue, wishes }), Reply::Done);
+        let first = middle();
+        println!("requests of 8 ms: {equal} us beside an equal, {first} us with priority");
+        claim(4 * first < 3 * equal, || {
+            format!("no precedence: {first} us with priority, {equal} us without")
+        })?;
+        Ok(())
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "the other tests with actors use the rest")]
 mod actor;
 mod hip_stage;
+mod measured;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;
 
@@ -12,6 +13,7 @@ use std::process::Command;
 
 use actor::Actor;
 use hip_stage::{Scene, ended, kit, said};
+use measured::{claim, measured, percentile, tell};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{Reply, Request, Target, TaskState};
@@ -222,47 +224,38 @@ fn a_person_suspends_a_program_and_its_queues_stop() {
     assert!(!scene.driver_log().contains("good false"), "{}", scene.driver_log());
 }
 
-/// Latencies in microseconds of a program that serves requests of eight milliseconds, the shortest first.
-fn latencies(command: Command) -> Vec<u64> {
-    let program = Actor::enter(command);
-    let told = std::iter::from_fn(|| Some(program.line()))
-        .take_while(|line| line != "idle")
-        .map(|line| line.parse().unwrap());
-    let mut all: Vec<u64> = told.collect();
-    assert_eq!(all.len(), 60, "requests");
-    all.sort_unstable();
-    all
-}
-
 #[test]
 fn requests_take_as_long_beside_a_batch_as_alone() {
     const REQUESTS: [&str; 6] = ["opened", "requests", "60", "8", "1000", "20"];
-    let alone = latencies(Scene::new(Stage::without_service()).direct(&REQUESTS));
-    let beside = |options: &[&str], length: &str| {
-        let scene = Scene::new(Stage::with_service());
-        let low: Vec<_> = UNIMPORTANT.iter().chain(options).copied().collect();
-        let batch = Actor::enter(scene.run(&low, &["linked", "work", "100000", "6", length]));
-        batch.line();
-        let latencies = latencies(scene.run(&IMPORTANT, &REQUESTS));
-        batch.lines.try_iter().for_each(drop);
-        batch.line();
-        latencies
-    };
-    // Level 3, with kernels that take longer than a request; level 1, with a window of four milliseconds.
-    let long = beside(&[], "20000");
-    let short = beside(&[], "500");
-    let first = beside(&["--level", "1", "--budget", "4ms"], "2000");
-    let percentile = |all: &[u64], percent: usize| all[(all.len() * percent / 100).min(all.len() - 1)];
-    for (name, all) in
-        [("alone", &alone), ("level 3, 20 ms", &long), ("level 3, 0.5 ms", &short), ("level 1, 2 ms", &first)]
-    {
-        println!("{name:>16}: p50 {:>6} us, p99 {:>6} us", percentile(all, 50), percentile(all, 99));
-    }
-    let [alone, long, short, first] = [&alone, &long, &short, &first].map(|all| percentile(all, 50));
-    assert!(10 * long <= 12 * alone, "{long} us instead of {alone} us");
-    assert!(10 * short <= 12 * alone, "{short} us instead of {alone} us");
-    // Its window, one command more, and what the machine needs to tell one from the other.
-    assert!(first <= alone + 4000 + 2000 + alone / 4, "{first} us instead of {alone} us");
+    measured(|| {
+        let alone = Actor::enter(Scene::new(Stage::without_service()).direct(&REQUESTS)).latencies();
+        let beside = |options: &[&str], length: &str| {
+            let scene = Scene::new(Stage::with_service());
+            let low: Vec<_> = UNIMPORTANT.iter().chain(options).copied().collect();
+            let batch = Actor::enter(scene.run(&low, &["linked", "work", "100000", "6", length]));
+            batch.line();
+            let latencies = Actor::enter(scene.run(&IMPORTANT, &REQUESTS)).latencies();
+            batch.lines.try_iter().for_each(drop);
+            batch.line();
+            latencies
+        };
+        // Level 3, with kernels that take longer than a request; level 1, with a window of four milliseconds.
+        let long = beside(&[], "20000");
+        let short = beside(&[], "500");
+        let first = beside(&["--level", "1", "--budget", "4ms"], "2000");
+        tell(&[
+            ("alone", &alone),
+            ("level 3, 20 ms", &long),
+            ("level 3, 0.5 ms", &short),
+            ("level 1, 2 ms", &first),
+        ]);
+        let [alone, long, short, first] = [&alone, &long, &short, &first].map(|all| percentile(all, 50));
+        let told = || format!("alone {alone} us, level 3 {long} and {short} us, level 1 {first} us");
+        claim(10 * long <= 12 * alone && 10 * short <= 12 * alone, told)?;
+        // Its window, one command more, and what the machine needs to tell one from the other.
+        claim(first <= alone + 4000 + 2000 + alone / 4, told)?;
+        Ok(())
+    });
 }
 
 #[test]
@@ -284,17 +277,16 @@ fn where_the_driver_cannot_be_asked_queues_stop_at_stall_points() {
         batch.line();
         (level, all[all.len() / 2])
     };
-    let (first, second) = (requests("0"), requests("1"));
-    println!("level 1: {} us, level 2: {} us", first.1, second.1);
-    assert_eq!((first.0, second.0), (Some(1), Some(2)));
-    // A request takes 16 ms alone; what comes on top is what counts.
-    let on_top = |us: u64| us.saturating_sub(16_000);
-    assert!(
-        2 * on_top(second.1) < on_top(first.1),
-        "{} us at stall points, {} us without",
-        second.1,
-        first.1
-    );
+    measured(|| {
+        let (first, second) = (requests("0"), requests("1"));
+        println!("level 1: {} us, level 2: {} us", first.1, second.1);
+        assert_eq!((first.0, second.0), (Some(1), Some(2)));
+        // A request takes 16 ms alone; what comes on top is what counts.
+        let on_top = |us: u64| us.saturating_sub(16_000);
+        let told = || format!("{} us at stall points, {} us without", second.1, first.1);
+        claim(2 * on_top(second.1) < on_top(first.1), told)?;
+        Ok(())
+    });
 }
 
 #[test]

@@ -5,6 +5,8 @@
 
 #[allow(dead_code, reason = "the other tests with actors use the rest")]
 mod actor;
+#[allow(dead_code, reason = "the other tests that measure use the rest")]
+mod measured;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod opencl_stage;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
@@ -17,6 +19,7 @@ use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use actor::Actor;
+use measured::{claim, measured};
 use opencl_stage::{QUIET, alone, assert_same, leave_out, programs};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
@@ -149,16 +152,6 @@ const REQUESTS: [&str; 4] = ["40", "20", "10000", "20"];
 /// A tenth of that each, without an end. On two cores three such programs leave a fourth a quarter of the machine.
 const BATCH: [&str; 4] = ["1000000", "200", "1000", "0"];
 const BATCHES: usize = 3;
-
-/// Measures until what is claimed of the measurement holds, three times at most: others may use this machine meanwhile.
-fn measured(mut scene: impl FnMut() -> Result<(), String>) {
-    let failures: Vec<_> = (0..3).map_while(|_| scene().err()).collect();
-    assert!(failures.len() < 3, "{failures:?}");
-}
-
-fn claim(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(otherwise()) }
-}
 
 /// How long requests took, in microseconds, the shortest first.
 fn latencies(program: Actor) -> Vec<u64> {

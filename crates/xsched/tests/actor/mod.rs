@@ -97,16 +97,3 @@ impl Drop for Actor {
         let _ = self.child.wait();
     }
 }
-
-/// What so many percent of all are no longer than. They are sorted.
-pub(crate) fn percentile(all: &[u64], percent: usize) -> u64 {
-    all[(all.len() * percent / 100).min(all.len() - 1)]
-}
-
-/// Says how long things took in several scenes.
-pub(crate) fn tell(scenes: &[(&str, &[u64])]) {
-    for (name, all) in scenes {
-        let [p50, p90, p99] = [50, 90, 99].map(|percent| percentile(all, percent));
-        println!("{name:>24}: p50 {p50:>6} us, p90 {p90:>6} us, p99 {p99:>6} us");
-    }
-}
