@@ -94,6 +94,17 @@ impl<T: Send + Sync> Table<T> {
         answer
     }
 
+    /// The handles of all values that are so.
+    pub fn which(&self, is_so: impl Fn(&T) -> bool) -> Vec<usize> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |place: &Place<T>| {
+            // SAFETY: values are boxes, freed by `sweep` only, which needs the lock we hold.
+            let value = unsafe { place.value.load(Ordering::Acquire).as_ref() };
+            value.filter(|value| is_so(value)).map(|_| place.handle.load(Ordering::Relaxed))
+        };
+        self.places.iter().filter_map(of).collect()
+    }
+
     /// The place of a handle that has a value. For who holds the lock.
     fn find(&self, handle: usize) -> Option<&Place<T>> {
         self.search(handle).find(|place| {
@@ -149,8 +160,12 @@ mod tests {
         for handle in 1..200 {
             table.with(handle * 4096, |found| assert_eq!(found, Some(&handle)));
         }
+        let mut few = table.which(|n| *n < 4);
+        few.sort_unstable();
+        assert_eq!(few, [4096, 8192, 12288]);
         assert_eq!(table.remove(8192, |n| *n), Some(2));
         assert_eq!(table.remove(8192, |n| *n), None);
+        assert_eq!(table.which(|n| *n < 4).len(), 2);
         table.with(8192, |found| assert_eq!(found, None));
         table.insert(8192, 9).unwrap();
         table.with(8192, |found| assert_eq!(found, Some(&9)));

@@ -15,6 +15,12 @@ use crate::loader::Library;
 pub(crate) trait Leased: HwQueue {
     /// The vendor's queue is about to be destroyed. Afterwards nothing is called on it any more.
     fn end(&self);
+
+    /// Whether it ends when the vendor's thing at this address does, which queues belong to.
+    fn ends_with(&self, owner: usize) -> bool {
+        let _ = owner;
+        false
+    }
 }
 
 /// A queue that the program shows us itself: what it is told from others by, and how to make of it what the core needs.

@@ -304,6 +304,13 @@ impl World {
         }
     }
 
+    /// What queues belong to is about to be destroyed, and they with it.
+    pub(crate) fn retire_all_of(&self, owner: usize) {
+        for handle in self.queues.which(|station| station.hw().ends_with(owner)) {
+            self.retire(handle);
+        }
+    }
+
     /// A queue is about to be destroyed.
     pub(crate) fn retire(&self, handle: usize) {
         self.handles.retire(handle);

@@ -150,6 +150,24 @@ fn requests_beside_a_batch_take_far_less_than_without_the_scheduler() {
     });
 }
 
+/// With its context end a program's streams, and what the device could reach of its memory.
+#[test]
+fn programs_whose_contexts_come_and_go_run_as_without_us() {
+    const ROUNDS: [&str; 3] = ["6", "4", "300"];
+    let expected: Vec<_> = (1..=6).map(|round| round.to_string()).collect();
+    for program in ["contexts", "contexts-dlsym", "contexts-look-up"] {
+        let program = [&[program], &ROUNDS[..]].concat();
+        assert_eq!(Actor::enter(Machine::new(Stage::without_service()).direct(&program)).rest(), expected);
+        let machine = Machine::new(Stage::with_service());
+        let _rival = Actor::enter(machine.run(&HIGH, &["load", "requests", "1000000", "2", "500", "3000"]));
+        let _equal = Actor::enter(machine.run(&LOW, &["load", "batch", "2", "500"]));
+        for level in ["1", "2", "3"] {
+            let options = ["--priority", "low", "--level", level];
+            assert_eq!(Actor::enter(machine.run(&options, &program)).rest(), expected, "level {level}");
+        }
+    }
+}
+
 #[test]
 fn whoever_is_held_for_a_program_that_is_killed_runs_on() {
     let machine = Machine::new(Stage::with_service());

@@ -10,32 +10,22 @@ use crate::executor;
 use crate::rm;
 use crate::shared::Seat;
 use crate::stream::{Kind, Stream, wait_for};
-use crate::world::{Context, Handle, new_handle, with_current, world};
+use crate::world::{Context, Handle, Primary, new_handle, with_current, world};
 
 /// Makes a context and everything that belongs to it.
-fn make(device: usize, primary: bool) -> Result<Handle, Code> {
+fn make(context: Handle, device: usize, primary: bool) -> Outcome {
     let seat = Arc::new(Seat::take(device)?);
-    let (context, legacy) = (new_handle(), new_handle());
+    let legacy = new_handle();
     {
         let mut world = world()?;
         world.streams.insert(legacy, Stream::new(context, Kind::Legacy, 0, 0));
         let seat = Arc::clone(&seat);
-        let made = Context {
-            device,
-            seat,
-            legacy,
-            failure: None,
-            suspended: false,
-            asleep: false,
-            retained: 1,
-            primary,
-        };
+        let made = Context { device, seat, legacy, failure: None, suspended: false, asleep: false, primary };
         world.contexts.insert(context, made);
     }
     // Not under the lock: these calls come back to us through whoever stands in front of `ioctl`.
     rm::make_channels(context, device);
-    executor::start(context, seat)?;
-    Ok(context)
+    executor::start(context, seat)
 }
 
 /// Ends a context. What it was given and has not done is lost.
@@ -44,6 +34,10 @@ fn end(context: Handle) -> Outcome {
     let ended = held.contexts.remove(&context).ok_or(Code::ERROR_INVALID_CONTEXT)?;
     held.streams.retain(|_, stream| stream.context != context);
     held.modules.retain(|_, whose| *whose != context);
+    held.memory.end(context);
+    if !ended.primary {
+        held.destroyed.insert(context);
+    }
     ended.seat.wake();
     held.announce(context);
     drop(held);
@@ -56,7 +50,8 @@ pub(crate) unsafe fn create(out: *mut Handle, _flags: c_uint, device: c_int) -> 
     if out.is_null() {
         return Err(Code::ERROR_INVALID_VALUE);
     }
-    let context = make(index(device)?, false)?;
+    let context = new_handle();
+    make(context, index(device)?, false)?;
     with_current(|stack| stack.push(context));
     // SAFETY: the caller vouches for `out`.
     unsafe { put(out, context) }
@@ -80,31 +75,45 @@ pub(crate) unsafe fn retain_primary(out: *mut Handle, device: c_int) -> Outcome 
     if out.is_null() {
         return Err(Code::ERROR_INVALID_VALUE);
     }
-    let known = {
+    let (context, is_there) = {
         let mut world = world()?;
-        let mut all = world.contexts.iter_mut();
-        all.find(|(_, context)| context.primary && context.device == device).map(|(handle, context)| {
-            context.retained += 1;
-            *handle
-        })
+        let primary =
+            world.primaries.entry(device).or_insert_with(|| Primary { handle: new_handle(), retained: 0 });
+        primary.retained += 1;
+        let handle = primary.handle;
+        (handle, world.contexts.contains_key(&handle))
     };
-    let context = known.map_or_else(|| make(device, true), Ok)?;
+    if !is_there {
+        make(context, device, true)?;
+    }
     // SAFETY: the caller vouches for `out`.
     unsafe { put(out, context) }
 }
 
 pub(crate) unsafe fn release_primary(device: c_int) -> Outcome {
     let device = index(device)?;
-    let last = {
+    let is_last = {
         let mut world = world()?;
-        let mut all = world.contexts.iter_mut();
-        let (handle, context) = all
-            .find(|(_, context)| context.primary && context.device == device)
-            .ok_or(Code::ERROR_INVALID_CONTEXT)?;
-        context.retained -= 1;
-        (context.retained == 0).then_some(*handle)
+        let primary = world.primaries.get_mut(&device).filter(|primary| primary.retained > 0);
+        let primary = primary.ok_or(Code::ERROR_INVALID_CONTEXT)?;
+        primary.retained -= 1;
+        primary.retained == 0
     };
-    last.map_or(Ok(()), end)
+    if is_last { end_primary(device) } else { Ok(()) }
+}
+
+/// Ends it whoever uses it. Those who retained it have yet to release it.
+pub(crate) unsafe fn reset_primary(device: c_int) -> Outcome {
+    end_primary(index(device)?)
+}
+
+fn end_primary(device: usize) -> Outcome {
+    let is_there = {
+        let world = world()?;
+        let handle = world.primaries.get(&device).map(|primary| primary.handle);
+        handle.filter(|handle| world.contexts.contains_key(handle))
+    };
+    is_there.map_or(Ok(()), end)
 }
 
 pub(crate) unsafe fn primary_state(device: c_int, flags: *mut c_uint, active: *mut c_int) -> Outcome {
@@ -124,9 +133,19 @@ pub(crate) unsafe fn current(out: *mut Handle) -> Outcome {
     unsafe { put(out, with_current(|stack| stack.last().copied()).unwrap_or(0)) }
 }
 
+/// What a driver does with a context that was destroyed nobody knows: to use one is worth a crash.
+fn must_be_there(context: Handle) -> Outcome {
+    let world = world()?;
+    if world.destroyed.contains(&context) {
+        eprintln!("a context is used that was destroyed");
+        std::process::abort();
+    }
+    if world.contexts.contains_key(&context) { Ok(()) } else { Err(Code::ERROR_INVALID_CONTEXT) }
+}
+
 pub(crate) unsafe fn set_current(context: Handle) -> Outcome {
-    if context != 0 && !world()?.contexts.contains_key(&context) {
-        return Err(Code::ERROR_INVALID_CONTEXT);
+    if context != 0 {
+        must_be_there(context)?;
     }
     with_current(|stack| {
         stack.pop();
@@ -138,9 +157,7 @@ pub(crate) unsafe fn set_current(context: Handle) -> Outcome {
 }
 
 pub(crate) unsafe fn push(context: Handle) -> Outcome {
-    if !world()?.contexts.contains_key(&context) {
-        return Err(Code::ERROR_INVALID_CONTEXT);
-    }
+    must_be_there(context)?;
     with_current(|stack| stack.push(context));
     Ok(())
 }

@@ -218,7 +218,8 @@ impl Executor {
 
     /// Does what takes no time. Answers whether it was done.
     fn perform(&self, world: &mut Held, stream: Handle, at: u64) -> bool {
-        let Some(command) = world.streams.get_mut(&stream).and_then(|its| its.queue.front_mut()) else {
+        let World { streams, memory, .. } = &mut **world;
+        let Some(command) = streams.get_mut(&stream).and_then(|its| its.queue.front_mut()) else {
             return false;
         };
         let number = command.number;
@@ -261,6 +262,12 @@ impl Executor {
                 }
             }
             Work::Record(mark) => mark.reach(at),
+            Work::WriteValue { address, .. } | Work::WaitValue { address, .. }
+                if !memory.reaches(*address, 4) =>
+            {
+                fail(world, self.context, Code::ERROR_ILLEGAL_ADDRESS);
+                return true;
+            }
             Work::WriteValue { address, value } => waits::write(*address, *value),
             Work::Await(_) | Work::WaitValue { .. } => {}
         }
@@ -281,7 +288,9 @@ fn ready(world: &World, context: Handle) -> impl Iterator<Item = (Handle, &Comma
         let free = match &command.work {
             Work::Host { begun, .. } => !begun,
             Work::Await(mark) => mark.reached().is_some(),
-            Work::WaitValue { address, value, how } => waits::has_come(*address, *value, *how),
+            Work::WaitValue { address, value, how } => {
+                !world.memory.reaches(*address, 4) || waits::has_come(*address, *value, *how)
+            }
             _ => true,
         };
         free && command.after.iter().all(|(stream, number)| world.has_done(*stream, *number))

@@ -96,6 +96,8 @@ exports! {
         "cuDevicePrimaryCtxRetain" 7000: cuDevicePrimaryCtxRetain(out: *mut Handle, device: c_int) = context::retain_primary;
         "cuDevicePrimaryCtxRelease" 7000: cuDevicePrimaryCtxRelease(device: c_int) = context::release_primary;
         "cuDevicePrimaryCtxRelease" 11000: cuDevicePrimaryCtxRelease_v2(device: c_int) = context::release_primary;
+        "cuDevicePrimaryCtxReset" 7000: cuDevicePrimaryCtxReset(device: c_int) = context::reset_primary;
+        "cuDevicePrimaryCtxReset" 11000: cuDevicePrimaryCtxReset_v2(device: c_int) = context::reset_primary;
         "cuDevicePrimaryCtxGetState" 7000: cuDevicePrimaryCtxGetState(device: c_int, flags: *mut c_uint, active: *mut c_int) = context::primary_state;
         "cuCtxCreate" 3020: cuCtxCreate_v2(out: *mut Handle, flags: c_uint, device: c_int) = context::create;
         "cuCtxDestroy" 4000: cuCtxDestroy_v2(context: Handle) = context::destroy;

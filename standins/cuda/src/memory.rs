@@ -22,27 +22,47 @@ pub(crate) enum Kind {
 /// What can be reached by the device.
 #[derive(Default)]
 pub(crate) struct Memory {
-    ranges: BTreeMap<usize, (usize, Kind)>,
+    ranges: BTreeMap<usize, Range>,
+}
+
+#[derive(Clone, Copy)]
+struct Range {
+    size: usize,
+    kind: Kind,
+    /// The context it ends with.
+    context: Handle,
 }
 
 impl Memory {
     /// Whether the device can reach all of this.
     pub(crate) fn reaches(&self, address: usize, length: usize) -> bool {
         let before = self.ranges.range(..=address).next_back();
-        before.is_some_and(|(start, (size, _))| {
-            address.checked_add(length).is_some_and(|end| end <= start + size)
+        before.is_some_and(|(start, range)| {
+            address.checked_add(length).is_some_and(|end| end <= start + range.size)
         })
     }
 
     fn take(&mut self, address: usize, kinds: &[Kind]) -> Option<usize> {
-        let (size, kind) = *self.ranges.get(&address)?;
-        kinds.contains(&kind).then(|| self.ranges.remove(&address))?;
-        Some(size)
+        let range = *self.ranges.get(&address)?;
+        kinds.contains(&range.kind).then(|| self.ranges.remove(&address))?;
+        Some(range.size)
+    }
+
+    /// A context has ended: what it had allocated is freed, and what it had registered is reached no more.
+    pub(crate) fn end(&mut self, context: Handle) {
+        self.ranges.retain(|address, range| {
+            let ends = range.context == context;
+            if let (true, Ok(layout)) = (ends && range.kind != Kind::Registered, layout(range.size)) {
+                // SAFETY: `allocate` made it with this layout, and nobody can find it any more.
+                unsafe { dealloc(*address as *mut u8, layout) };
+            }
+            !ends
+        });
     }
 
     fn overlaps(&self, address: usize, length: usize) -> bool {
         let last = self.ranges.range(..address.saturating_add(length)).next_back();
-        last.is_some_and(|(start, (size, _))| start + size > address)
+        last.is_some_and(|(start, range)| start + range.size > address)
     }
 }
 
@@ -52,7 +72,7 @@ fn layout(size: usize) -> Result<Layout, Code> {
 
 unsafe fn allocate(out: *mut usize, size: usize, kind: Kind) -> Outcome {
     let mut world = world()?;
-    world.current()?;
+    let context = world.current()?;
     capture::forbid_unsafe(&mut world)?;
     if size == 0 || out.is_null() {
         return Err(Code::ERROR_INVALID_VALUE);
@@ -62,7 +82,7 @@ unsafe fn allocate(out: *mut usize, size: usize, kind: Kind) -> Outcome {
     if address == 0 {
         return Err(Code::ERROR_OUT_OF_MEMORY);
     }
-    world.memory.ranges.insert(address, (size, kind));
+    world.memory.ranges.insert(address, Range { size, kind, context });
     // SAFETY: the caller vouches for `out`.
     unsafe { put(out, address) }
 }
@@ -110,14 +130,14 @@ pub(crate) unsafe fn free_host(address: *mut c_void) -> Outcome {
 
 pub(crate) unsafe fn register(address: *mut c_void, size: usize, _flags: c_uint) -> Outcome {
     let mut world = world()?;
-    world.current()?;
+    let context = world.current()?;
     if address.is_null() || size == 0 {
         return Err(Code::ERROR_INVALID_VALUE);
     }
     if world.memory.overlaps(address as usize, size) {
         return Err(Code::ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
-    world.memory.ranges.insert(address as usize, (size, Kind::Registered));
+    world.memory.ranges.insert(address as usize, Range { size, kind: Kind::Registered, context });
     Ok(())
 }
 
@@ -223,7 +243,7 @@ pub(crate) unsafe fn set_words_async(
 pub(crate) unsafe fn attribute(out: *mut c_void, which: c_int, address: usize) -> Outcome {
     let world = world()?;
     let range = world.memory.ranges.range(..=address).next_back();
-    let kind = range.filter(|_| world.memory.reaches(address, 1)).map(|(_, (_, kind))| *kind);
+    let kind = range.filter(|_| world.memory.reaches(address, 1)).map(|(_, range)| range.kind);
     match (which, kind) {
         // SAFETY: the caller vouches for room for what this attribute is.
         (2, Some(kind)) => unsafe { put(out.cast::<c_uint>(), if kind == Kind::Device { 2 } else { 1 }) },

@@ -4,7 +4,7 @@
 //! does where it can tell.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -32,15 +32,24 @@ pub(crate) struct Context {
     pub(crate) suspended: bool,
     /// Its executor sleeps.
     pub(crate) asleep: bool,
-    /// How many made it, for the one that libraries share.
-    pub(crate) retained: u32,
     pub(crate) primary: bool,
+}
+
+/// The context of a device that libraries share. It has its handle for ever, also while it is not there.
+pub(crate) struct Primary {
+    pub(crate) handle: Handle,
+    /// How many want it.
+    pub(crate) retained: u32,
 }
 
 /// See the head of this file.
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) contexts: HashMap<Handle, Context>,
+    /// Contexts that were destroyed.
+    pub(crate) destroyed: HashSet<Handle>,
+    /// By device.
+    pub(crate) primaries: HashMap<usize, Primary>,
     pub(crate) streams: HashMap<Handle, Stream>,
     pub(crate) events: HashMap<Handle, Event>,
     /// Loaded modules, and whose they are.

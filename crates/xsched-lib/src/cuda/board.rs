@@ -8,13 +8,14 @@
 //!   Reached and not passed: there it stands.
 //! ```
 //!
-//! The memory is shared, not private: a child of the program must not get copies of pages that the device writes to.
+//! The memory is shared, not private: a child of the program must not get copies of pages that the device writes to. Each
+//! context has pages of its own, for with it ends what the device can reach.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::vendor::{self, Code};
+use super::vendor;
 
 /// A stream's words, on a line of their own.
 #[repr(C, align(64))]
@@ -29,56 +30,82 @@ pub(crate) struct Words {
     written_for_nothing: AtomicU32,
 }
 
-/// Streams beyond this number have events for markers, and no stop points.
-const CELLS: usize = 512;
+/// Those of one page.
+const CELLS: usize = 64;
 const SIZE: usize = CELLS * size_of::<Words>();
 
+/// One page. Never unmapped, for the device may still write to it.
 struct Board {
     base: NonNull<Words>,
+    /// Where the device finds it.
+    device: u64,
+    /// The address of its context.
+    context: usize,
     /// It is of no use in a child.
     process: u32,
     /// Cells that nobody has.
-    unused: Mutex<Vec<usize>>,
+    unused: Vec<usize>,
 }
 
 // SAFETY: what `base` points to is atomics, and is never unmapped.
 unsafe impl Send for Board {}
-// SAFETY: as above.
-unsafe impl Sync for Board {}
 
-fn board() -> Option<&'static Board> {
-    static BOARD: OnceLock<Option<Board>> = OnceLock::new();
-    let board = BOARD.get_or_init(|| {
+/// The pages of all contexts that are there.
+fn boards() -> MutexGuard<'static, Vec<Board>> {
+    static BOARDS: Mutex<Vec<Board>> = Mutex::new(Vec::new());
+    BOARDS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A context is there no more.
+pub(crate) fn forget(context: usize) {
+    boards().retain(|board| board.context != context);
+}
+
+impl Board {
+    /// For the context that is current, whose address is this.
+    fn new(context: usize) -> Result<Self, String> {
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh mapping at an address the kernel chooses; nobody else knows of it.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), SIZE, access, flags, -1, 0) };
-        let base = (base != libc::MAP_FAILED).then(|| NonNull::new(base.cast()))??;
-        Some(Board { base, process: std::process::id(), unused: Mutex::new((0..CELLS).rev().collect()) })
-    });
-    board.as_ref().filter(|board| board.process == std::process::id())
+        let base = (base != libc::MAP_FAILED).then(|| NonNull::new(base.cast::<Words>())).flatten();
+        let base = base.ok_or("no memory to share with the device")?;
+        let device = register(base).inspect_err(|_| {
+            // SAFETY: mapped above, and shown to nobody.
+            unsafe { libc::munmap(base.as_ptr().cast(), SIZE) };
+        })?;
+        Ok(Self { base, device, context, process: std::process::id(), unused: (0..CELLS).rev().collect() })
+    }
+
+    fn take(&mut self) -> Option<Cell> {
+        let index = self.unused.pop()?;
+        // SAFETY: the index is below CELLS, so the cell lies in the mapping, which is never unmapped.
+        let words = unsafe { self.base.add(index).as_ref() };
+        words.reached.store(0, Ordering::SeqCst);
+        words.passed.store(0, Ordering::SeqCst);
+        words.run.store(1, Ordering::SeqCst);
+        Some(Cell { words, device: self.device + (index * size_of::<Words>()) as u64 })
+    }
 }
 
 /// One stream's place on the board.
 pub(crate) struct Cell {
-    index: usize,
     words: &'static Words,
     /// Where the device finds it.
     device: u64,
 }
 
 impl Cell {
-    /// A cell that the device of the current context can reach, or why there is none.
-    pub(crate) fn take() -> Result<Self, String> {
-        let board = board().ok_or("no memory to share with the device")?;
-        let base = register(board)?;
-        let index = board.unused.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let index = index.ok_or("this program has too many streams")?;
-        // SAFETY: the index is below CELLS, so the cell lies in the mapping, which is never unmapped.
-        let words = unsafe { board.base.add(index).as_ref() };
-        words.reached.store(0, Ordering::SeqCst);
-        words.passed.store(0, Ordering::SeqCst);
-        words.run.store(1, Ordering::SeqCst);
-        Ok(Self { index, words, device: base + (index * size_of::<Words>()) as u64 })
+    /// A cell that the device can reach from the context that is current, whose address is this; or why there is none.
+    pub(crate) fn take(context: usize) -> Result<Self, String> {
+        let is_its = |board: &&mut Board| board.context == context && board.process == std::process::id();
+        if let Some(cell) = boards().iter_mut().filter(is_its).find_map(Board::take) {
+            return Ok(cell);
+        }
+        // Nobody is kept waiting while the driver is asked.
+        let mut board = Board::new(context)?;
+        let cell = board.take().ok_or("no memory to share with the device")?;
+        boards().push(board);
+        Ok(cell)
     }
 
     pub(crate) fn words(&self) -> &'static Words {
@@ -108,23 +135,28 @@ impl Cell {
     /// Gives it to another stream. What is still to be written there would be taken for the other's: only for a cell
     /// that the device has done with.
     pub(crate) fn give_back(&self) {
-        if let Some(board) = board() {
-            board.unused.lock().unwrap_or_else(PoisonError::into_inner).push(self.index);
+        let address = std::ptr::from_ref(self.words).addr();
+        // None if its context is there no more.
+        let index =
+            |board: &Board| address.checked_sub(board.base.addr().get()).filter(|offset| *offset < SIZE);
+        for board in boards().iter_mut().filter(|board| board.process == std::process::id()) {
+            if let Some(offset) = index(board) {
+                board.unused.push(offset / size_of::<Words>());
+            }
         }
     }
 }
 
-/// Lets the device of the current context at the board. Answers where it lies for the device.
-fn register(board: &Board) -> Result<u64, String> {
+/// Lets the device at a page from the context that is current. Answers where it lies for the device.
+fn register(base: NonNull<Words>) -> Result<u64, String> {
     /// For all contexts, and mapped for the device.
     const PORTABLE_AND_MAPPED: u32 = 3;
-    const ALREADY_REGISTERED: Code = 712;
     let functions = vendor::HOST_REGISTER.get().zip(vendor::HOST_DEVICE_POINTER.get());
     let (register, pointer) = functions.ok_or("the driver cannot map the program's memory")?;
-    let base = board.base.as_ptr().cast();
+    let base = base.as_ptr().cast();
     // SAFETY: the SIZE bytes at `base` are mapped for good.
     match unsafe { register(base, SIZE, PORTABLE_AND_MAPPED) } {
-        vendor::SUCCESS | ALREADY_REGISTERED => {}
+        vendor::SUCCESS => {}
         code => return Err(format!("the driver refuses to map the program's memory (error {code})")),
     }
     let mut device = 0;

@@ -10,6 +10,7 @@ use xsched_core::{
 use xsched_interpose::Lease;
 
 use super::capture::unless_capturing;
+use super::contexts;
 use super::device::{self, Membership};
 use super::marks::{Marks, Reason};
 use super::rm;
@@ -19,6 +20,7 @@ use crate::station::Leased;
 /// See the head of this file.
 pub(crate) struct CudaStream {
     lease: Lease<Handle>,
+    context: usize,
     device: DeviceId,
     capabilities: Capabilities,
     marks: Arc<Marks>,
@@ -42,12 +44,15 @@ unsafe impl Sync for Handle {}
 pub(crate) fn current_device() -> Option<DeviceId> {
     let mut device = 0;
     // SAFETY: the place has room for the answer.
-    if unsafe { vendor::CTX_GET_DEVICE.get()?(&raw mut device) } != vendor::SUCCESS {
-        return None;
-    }
+    let code = unsafe { vendor::CTX_GET_DEVICE.get()?(&raw mut device) };
+    if code == vendor::SUCCESS { device_numbered(device) } else { None }
+}
+
+/// The GPU that has this number in the program.
+pub(crate) fn device_numbered(device: c_int) -> Option<DeviceId> {
     let attribute = |which: c_int| {
         let mut value = 0;
-        // SAFETY: as above.
+        // SAFETY: the place has room for the answer.
         let code = unsafe { vendor::DEVICE_ATTRIBUTE.get()?(&raw mut value, which, device) };
         u32::try_from(value).ok().filter(|_| code == vendor::SUCCESS)
     };
@@ -73,7 +78,8 @@ impl CudaStream {
     /// A stream of the context that is current on this thread. None if the driver cannot be asked.
     pub(crate) fn new(stream: Stream, context: Context) -> Option<Self> {
         let device = current_device()?;
-        let (marks, stops) = unless_capturing(|| Marks::new(stream))?;
+        contexts::meet(context, device);
+        let (marks, stops) = unless_capturing(|| Marks::new(stream, context))?;
         let marks = Arc::new(marks);
         let stops =
             stops.map(|()| LevelCost { preempt: Nanos::from_micros(500), restore: Nanos::from_micros(10) });
@@ -82,6 +88,7 @@ impl CudaStream {
             .with_interrupt(device::interrupts(device));
         Some(Self {
             lease: Lease::new(Handle { stream, context }),
+            context: context.addr(),
             device,
             capabilities,
             member: Membership::on(device, Arc::clone(&marks)),
@@ -121,6 +128,10 @@ impl CudaStream {
 impl Leased for CudaStream {
     fn end(&self) {
         self.lease.end();
+    }
+
+    fn ends_with(&self, context: usize) -> bool {
+        self.context == context
     }
 }
 

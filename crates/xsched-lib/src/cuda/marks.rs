@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use xsched_core::{Marker, Progress};
 
 use super::board::Cell;
-use super::vendor::{self, Code, Event, Stream, checked};
+use super::vendor::{self, Code, Context, Event, Stream, checked};
 
 /// `CU_EVENT_DISABLE_TIMING`: the cheapest kind.
 const PLAIN_EVENT: u32 = 2;
@@ -52,9 +52,9 @@ pub(crate) enum Reason {
 }
 
 impl Marks {
-    /// For a stream of the current context. With events, says why not with words.
-    pub(crate) fn new(stream: Stream) -> (Self, Result<(), String>) {
-        let (kind, words) = match WordMarks::new(stream) {
+    /// For a stream of the context that is current. With events, says why not with words.
+    pub(crate) fn new(stream: Stream, context: Context) -> (Self, Result<(), String>) {
+        let (kind, words) = match WordMarks::new(stream, context) {
             Ok(words) => (Kind::Words(words), Ok(())),
             Err(why) => (Kind::Events(Mutex::default()), Err(why)),
         };
@@ -138,11 +138,12 @@ impl Marks {
 }
 
 impl WordMarks {
-    fn new(stream: Stream) -> Result<Self, String> {
+    fn new(stream: Stream, context: Context) -> Result<Self, String> {
         if vendor::WRITE_VALUE.get().is_none() || vendor::WAIT_VALUE.get().is_none() {
             return Err("the driver is too old for waits in a stream, which came with CUDA 11.7".to_owned());
         }
-        let marks = Self { cell: Cell::take()?, placed: Mutex::new(0), reached: AtomicU64::new(0) };
+        let marks =
+            Self { cell: Cell::take(context.addr())?, placed: Mutex::new(0), reached: AtomicU64::new(0) };
         // Tried once for real: attributes promise what some configurations refuse.
         marks.place(stream).map_err(|code| format!("the driver refuses waits in a stream (error {code})"))?;
         Ok(marks)

@@ -7,6 +7,7 @@ mod board;
 mod capture;
 #[cfg(test)]
 mod conformance;
+mod contexts;
 mod device;
 mod hardware;
 mod marks;
@@ -55,7 +56,14 @@ hooks! {
         = |real, stream, _, _| wait_for_event(real, stream, LEGACY);
     fn cuStreamWaitEvent_ptsz(stream: Stream, event: *mut c_void, flags: c_uint) -> Code
         = |real, stream, _, _| wait_for_event(real, stream, PER_THREAD);
+    fn cuStreamDestroy(stream: Stream) -> Code = destroy;
     fn cuStreamDestroy_v2(stream: Stream) -> Code = destroy;
+    fn cuCtxDestroy(context: Context) -> Code = contexts::destroyed;
+    fn cuCtxDestroy_v2(context: Context) -> Code = contexts::destroyed;
+    fn cuDevicePrimaryCtxRelease(device: c_int) -> Code = contexts::released;
+    fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Code = contexts::released;
+    fn cuDevicePrimaryCtxReset(device: c_int) -> Code = contexts::reset;
+    fn cuDevicePrimaryCtxReset_v2(device: c_int) -> Code = contexts::reset;
     fn cuStreamBeginCapture_v2(stream: Stream, mode: c_int) -> Code = |real, _, _| capture::begin(real);
     fn cuStreamBeginCapture_v2_ptsz(stream: Stream, mode: c_int) -> Code = |real, _, _| capture::begin(real);
     fn cuStreamBeginCaptureToGraph(stream: Stream, graph: *mut c_void, dependencies: *const c_void, data: *const c_void, count: usize, mode: c_int) -> Code
@@ -104,6 +112,9 @@ fn hook_for(name: &CStr, version: c_int, flags: u64) -> Option<&'static Hook> {
     let name = name.to_str().ok()?;
     let form = match name {
         "cuGetProcAddress" if version >= CUDA_12 => "cuGetProcAddress_v2",
+        "cuCtxDestroy" => "cuCtxDestroy_v2",
+        "cuDevicePrimaryCtxRelease" => "cuDevicePrimaryCtxRelease_v2",
+        "cuDevicePrimaryCtxReset" => "cuDevicePrimaryCtxReset_v2",
         "cuStreamDestroy" => "cuStreamDestroy_v2",
         "cuStreamBeginCapture" => "cuStreamBeginCapture_v2",
         other => other,

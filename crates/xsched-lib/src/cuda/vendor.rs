@@ -28,6 +28,7 @@ functions! {
     fn cuCtxPushCurrent_v2(Context) -> Code = CTX_PUSH;
     fn cuCtxPopCurrent_v2(*mut Context) -> Code = CTX_POP;
     fn cuCtxGetDevice(*mut c_int) -> Code = CTX_GET_DEVICE;
+    fn cuDevicePrimaryCtxGetState(c_int, *mut c_uint, *mut c_int) -> Code = PRIMARY_STATE;
     fn cuDeviceGetAttribute(*mut c_int, c_int, c_int) -> Code = DEVICE_ATTRIBUTE;
     fn cuEventCreate(*mut Event, c_uint) -> Code = EVENT_CREATE;
     fn cuEventRecord(Event, Stream) -> Code = EVENT_RECORD;

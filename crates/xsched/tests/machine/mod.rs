@@ -8,13 +8,16 @@ use crate::stage::Stage;
 
 /// The programs: how they are called, their source, and how they reach the driver (0: linked, 1: `dlsym`, 2: the driver's
 /// own look-up).
-const PROGRAMS: [(&str, &str, u32); 16] = [
+const PROGRAMS: [(&str, &str, u32); 19] = [
     ("semantics", "semantics", 0),
     ("semantics-dlsym", "semantics", 1),
     ("semantics-look-up", "semantics", 2),
     ("chain", "chain", 0),
     ("chain-dlsym", "chain", 1),
     ("chain-look-up", "chain", 2),
+    ("contexts", "contexts", 0),
+    ("contexts-dlsym", "contexts", 1),
+    ("contexts-look-up", "contexts", 2),
     ("load", "load", 0),
     ("loader", "loader", 0),
     ("gpu-family", "family", 0),

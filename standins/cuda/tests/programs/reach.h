@@ -11,6 +11,9 @@
 #define FUNCTIONS(X) \
     X(cuInit, "cuInit") X(cuGetErrorName, "cuGetErrorName") X(cuDeviceGet, "cuDeviceGet") \
     X(cuDeviceGetAttribute, "cuDeviceGetAttribute") X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain") \
+    X(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease") X(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset") \
+    X(cuDevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState") X(cuCtxCreate_v2, "cuCtxCreate") \
+    X(cuCtxDestroy_v2, "cuCtxDestroy") X(cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync") \
     X(cuCtxGetCurrent, "cuCtxGetCurrent") X(cuCtxSetCurrent, "cuCtxSetCurrent") \
     X(cuCtxPushCurrent_v2, "cuCtxPushCurrent") X(cuCtxPopCurrent_v2, "cuCtxPopCurrent") \
     X(cuCtxSynchronize, "cuCtxSynchronize") X(cuMemAlloc_v2, "cuMemAlloc") X(cuMemFree_v2, "cuMemFree") \
@@ -76,6 +79,12 @@ __attribute__((constructor)) static void reach_all(void) {
 #define cuDeviceGet (*reached_cuDeviceGet)
 #define cuDeviceGetAttribute (*reached_cuDeviceGetAttribute)
 #define cuDevicePrimaryCtxRetain (*reached_cuDevicePrimaryCtxRetain)
+#define cuDevicePrimaryCtxRelease_v2 (*reached_cuDevicePrimaryCtxRelease_v2)
+#define cuDevicePrimaryCtxReset_v2 (*reached_cuDevicePrimaryCtxReset_v2)
+#define cuDevicePrimaryCtxGetState (*reached_cuDevicePrimaryCtxGetState)
+#define cuCtxCreate_v2 (*reached_cuCtxCreate_v2)
+#define cuCtxDestroy_v2 (*reached_cuCtxDestroy_v2)
+#define cuMemcpyDtoHAsync_v2 (*reached_cuMemcpyDtoHAsync_v2)
 #define cuCtxGetCurrent (*reached_cuCtxGetCurrent)
 #define cuCtxSetCurrent (*reached_cuCtxSetCurrent)
 #define cuCtxPushCurrent_v2 (*reached_cuCtxPushCurrent_v2)
