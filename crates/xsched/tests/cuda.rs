@@ -105,6 +105,29 @@ fn whoever_asks_for_more_than_the_machine_has_is_told() {
 }
 
 #[test]
+fn whoever_wants_to_know_is_told_why_there_is_no_higher_level() {
+    let said = |without: &'static str| {
+        let machine = Machine::lacking(Stage::with_service(), without);
+        let mut command = machine.run(&[], &["chain", "4", "100"]);
+        let output = command.env("XLOG_LEVEL", "INFO").stdin(Stdio::null()).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "ready\n24 of 24\n");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(said("").contains("CUDA is scheduled at level 3\n"));
+    for (without, what) in [
+        ("timeslices", "at level 2; level 3 is not there: the driver refuses control 0xa06c0103 "),
+        ("resource-manager", "at level 2; level 3 is not there: no channel group of the program was seen"),
+        (
+            "resource-manager,memory-waits",
+            "at level 1; level 2 is not there: the driver refuses waits in a stream (error 801); level 3 is not there: ",
+        ),
+    ] {
+        let told = said(without);
+        assert!(told.contains(&format!("CUDA is scheduled {what}")), "{without}: {told}");
+    }
+}
+
+#[test]
 fn a_family_uses_the_driver_as_without_the_scheduler() {
     let machine = Machine::new(Stage::with_service());
     says(machine.direct(&["gpu-family"]), "done");

@@ -2,12 +2,14 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ThreadId;
 
 use xsched_core::{
     Capabilities, DeviceId, HalError, HwQueue, Level, LevelCost, LevelRequest, Marker, Nanos, Order, Progress,
 };
 use xsched_interpose::Lease;
+use xsched_ipc::report::{Severity, report};
 
 use super::capture::unless_capturing;
 use super::contexts;
@@ -60,6 +62,25 @@ pub(crate) fn device_numbered(device: c_int) -> Option<DeviceId> {
     Some(rm::pci(attribute(50)?, attribute(33)?, attribute(34)?))
 }
 
+/// One line about how deep programs can be stopped here, and why no deeper.
+fn tell_once(capabilities: &Capabilities) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if TOLD.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let highest = capabilities.highest();
+    let missing: Vec<_> = Level::ALL
+        .into_iter()
+        .filter(|level| *level > highest)
+        .filter_map(|level| {
+            Some(format!("level {} is not there: {}", level.number(), capabilities.cost(level).err()?))
+        })
+        .collect();
+    let severity = if missing.is_empty() { Severity::Info } else { Severity::Warning };
+    let line = std::iter::once(format!("CUDA is scheduled at level {}", highest.number())).chain(missing);
+    report(severity, format_args!("{}", line.collect::<Vec<_>>().join("; ")));
+}
+
 /// Does something while a context is current on this thread.
 pub(crate) fn with_current<R>(context: Context, work: impl FnOnce() -> R) -> Option<R> {
     let (push, pop) = vendor::CTX_PUSH.get().zip(vendor::CTX_POP.get())?;
@@ -86,6 +107,7 @@ impl CudaStream {
         let capabilities = Capabilities::block_only(format!("device {device}"), "")
             .with_deactivate(stops)
             .with_interrupt(device::interrupts(device));
+        tell_once(&capabilities);
         Some(Self {
             lease: Lease::new(Handle { stream, context }),
             context: context.addr(),
