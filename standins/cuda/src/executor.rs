@@ -78,7 +78,8 @@ impl Executor {
         loop {
             let heard = self.seat.heard();
             let Ok(mut world) = world() else { return };
-            if !world.contexts.contains_key(&self.context) {
+            // Another may have its handle by now.
+            if !world.contexts.get(&self.context).is_some_and(|its| Arc::ptr_eq(&its.seat, &self.seat)) {
                 return;
             }
             let until = self.step(&mut world);
