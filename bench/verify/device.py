@@ -55,6 +55,10 @@ done:
 \0"""
 
 
+# Functions of the CUDA driver whose name means their second form.
+SECOND_FORM = {"MemAlloc", "MemcpyDtoH", "StreamDestroy", "StreamBeginCapture", "DevicePrimaryCtxReset", "DevicePrimaryCtxRelease"}
+
+
 class Failure(Exception):
     """A call of the vendor's failed."""
 
@@ -98,10 +102,9 @@ class Device:
 
     def function(self, name):
         """A function of the vendor's by the shared part of its name."""
-        suffixed = {"MemAlloc": "_v2", "MemcpyDtoH": "_v2", "StreamDestroy": "_v2", "StreamBeginCapture": "_v2"}
         if self.hip:
             return getattr(self.library, "hip" + {"MemAlloc": "Malloc"}.get(name, name))
-        return getattr(self.library, "cu" + name + suffixed.get(name, ""))
+        return getattr(self.library, "cu" + name + ("_v2" if name in SECOND_FORM else ""))
 
     def image(self):
         """The kernels as this platform takes them."""
@@ -174,6 +177,14 @@ class Device:
         else:
             self.call("StreamCreateWithPriority", ctypes.byref(stream), 1, priority)
         return stream
+
+    def reset(self):
+        """Ends everything on the device; this object, too."""
+        if self.hip:
+            self.call("DeviceReset")
+        else:
+            self.call("DevicePrimaryCtxReset", 0)
+            self.call("DevicePrimaryCtxRelease", 0)
 
     def synchronize(self, stream=None):
         """Waits for a stream."""

@@ -5,6 +5,7 @@
     worker.py PLATFORM requests COUNT COMMANDS LENGTH_US PERIOD_MS
     worker.py PLATFORM work SECONDS COMMANDS LENGTH_US
     worker.py PLATFORM rounds COUNT COMMANDS LENGTH_US
+    worker.py PLATFORM resets COUNT
     worker.py PLATFORM cost BATCHES
     worker.py PLATFORM models
 """
@@ -97,6 +98,24 @@ def work(device, go_on, commands, length_us):
     say(rounds)
 
 
+def resets(platform, count):
+    """Works, and resets the device, which takes all that was made there with it."""
+    for number in range(1, count + 1):
+        device = Device(platform)
+        memory, size = device.allocate(4 * 100), 100
+        for stream in (None, device.stream()):
+            device.spin(300, stream)
+            arguments = [ctypes.c_void_p(memory.value), ctypes.c_float(number), ctypes.c_uint64(size)]
+            device.launch("fill", *arguments, stream=stream, blocks=1)
+            device.synchronize(stream)
+            if device.floats(memory, size) != [number] * size:
+                raise Failure(f"wrong in round {number}")
+            # One that nobody waits for.
+            device.spin(300, stream)
+        device.reset()
+    say(count)
+
+
 def cost(device, batches):
     """Nanoseconds of one launch: the best of so many batches."""
     # As little of Python as can be between two launches.
@@ -154,6 +173,9 @@ def main():
     platform, what, numbers = sys.argv[1], sys.argv[2], [int(text) for text in sys.argv[3:]]
     if what == "models":
         models()
+        return
+    if what == "resets":
+        resets(platform, *numbers)
         return
     device = Device(platform)
     if what == "describe":

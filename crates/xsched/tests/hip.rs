@@ -289,6 +289,24 @@ fn where_the_driver_cannot_be_asked_queues_stop_at_stall_points() {
     });
 }
 
+/// With the device's reset end its streams, and the words that they wait for.
+#[test]
+fn a_program_that_resets_its_device_goes_on_as_without_us() {
+    const RESETS: [&str; 5] = ["opened", "resets", "8", "9", "300"];
+    let expected = said(Scene::new(Stage::without_service()).direct(&RESETS));
+    assert!(expected.ends_with("round 8: 9, last error 0\n"), "{expected}");
+    for driver in ["", "second"] {
+        let scene = Scene::new(Stage::with_service())
+            .with("KFD_STANDIN_REFUSE", driver)
+            .with("GPU_STREAMOPS_CP_WAIT", "1");
+        let _rival = Actor::enter(scene.run(&IMPORTANT, &["opened", "requests", "100000", "2", "500", "5"]));
+        let _equal = Actor::enter(scene.run(&UNIMPORTANT, &["linked", "work", "100000", "6", "300"]));
+        for _ in 0..3 {
+            assert_eq!(said(scene.run(&UNIMPORTANT, &RESETS)), expected);
+        }
+    }
+}
+
 #[test]
 fn whoever_is_stopped_when_the_service_dies_runs_on() {
     let mut scene = Scene::new(Stage::with_service());

@@ -1,9 +1,11 @@
 //! Memory: the host's own.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::{Mutex, PoisonError};
 
 use crate::device::{current, put};
 use crate::error::{Code, INVALID_VALUE, OUT_OF_MEMORY, answer};
+use crate::stall;
 use crate::stream::{self, Handle};
 
 pub(crate) extern "C" fn allocate(place: *mut *mut c_void, size: usize) -> Code {
@@ -14,8 +16,35 @@ pub(crate) extern "C" fn allocate(place: *mut *mut c_void, size: usize) -> Code 
     }))
 }
 
-pub(crate) extern "C" fn allocate_with_flags(place: *mut *mut c_void, size: usize, _flags: c_uint) -> Code {
-    allocate(place, size)
+/// Memory that streams wait for: each a page of its own, by address.
+static SIGNALS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+const PAGE: usize = 4096;
+
+pub(crate) extern "C" fn allocate_with_flags(place: *mut *mut c_void, size: usize, flags: c_uint) -> Code {
+    /// `hipMallocSignalMemory`: eight bytes, and no more.
+    const SIGNAL: c_uint = 2;
+    if flags != SIGNAL {
+        return allocate(place, size);
+    }
+    answer(current().and_then(|_| {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh mapping at an address the kernel chooses.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, access, kind, -1, 0) };
+        if size != 8 || page == libc::MAP_FAILED {
+            return Err(INVALID_VALUE);
+        }
+        SIGNALS.lock().unwrap_or_else(PoisonError::into_inner).push(page.expose_provenance());
+        put(place, page)
+    }))
+}
+
+/// Frees the memory that streams wait for. Who touches it afterwards is found out.
+pub(crate) fn free_signals() {
+    for address in SIGNALS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        stall::end_waits_at(address);
+        // SAFETY: mapped above, and of no use any more.
+        unsafe { libc::mprotect(std::ptr::with_exposed_provenance_mut(address), PAGE, libc::PROT_NONE) };
+    }
 }
 
 pub(crate) extern "C" fn allocate_on(place: *mut *mut c_void, size: usize, _stream: Handle) -> Code {

@@ -46,6 +46,16 @@ fn watch() {
     }
 }
 
+/// The memory there is about to be freed: nobody looks at it any more.
+pub(crate) fn end_waits_at(word: usize) {
+    waiting().lock().unwrap_or_else(PoisonError::into_inner).retain(|one| {
+        if one.word == word {
+            one.queue.pass();
+        }
+        one.word != word
+    });
+}
+
 /// Only "at least" is there. Without the command processor's help it would be a spinning kernel, which nobody here wants.
 pub(crate) extern "C" fn wait_value(
     handle: Handle,

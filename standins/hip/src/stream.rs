@@ -90,6 +90,15 @@ pub(crate) extern "C" fn destroy(handle: Handle) -> Code {
     answer(gone.map(drop).ok_or(if handle.addr() <= 2 { INVALID_HANDLE } else { CONTEXT_IS_DESTROYED }))
 }
 
+/// Destroys the streams of the device, and frees what it was given to wait for.
+pub(crate) extern "C" fn reset_device() -> Code {
+    answer(current().map(|device| {
+        let mut streams = streams().write().unwrap_or_else(PoisonError::into_inner);
+        streams.retain(|_, stream| stream.device.number != device.number);
+        crate::memory::free_signals();
+    }))
+}
+
 pub(crate) extern "C" fn synchronize(handle: Handle) -> Code {
     answer(get(handle).and_then(|stream| {
         let marker = stream.queue.mark()?;

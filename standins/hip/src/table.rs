@@ -46,6 +46,7 @@ fn implementations() -> Vec<(&'static str, *const c_void)> {
         "hipDeviceGetAttribute" => device::attribute,
         "hipDeviceGetStreamPriorityRange" => device::priority_range,
         "hipDeviceSynchronize" => device::synchronize,
+        "hipDeviceReset" => stream::reset_device,
         "hipGetDevicePropertiesR0600" => device::properties,
         "hipRuntimeGetVersion" => device::runtime_version,
         "hipDriverGetVersion" => device::runtime_version,

@@ -216,6 +216,15 @@ impl Group {
     }
 }
 
+/// A word is written no more.
+pub(super) fn forget(word: &'static Word) {
+    for group in groups().iter_mut() {
+        if let Means::Stalls(words) = &mut group.means {
+            words.retain(|known| !std::ptr::eq(*known, word));
+        }
+    }
+}
+
 /// The program ends: what its exit handlers wait for must be able to come.
 pub(super) fn release_all() {
     for mut group in groups().drain(..) {

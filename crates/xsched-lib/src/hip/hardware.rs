@@ -79,6 +79,11 @@ impl Place {
         };
         Some(Self { key, copy, which, device: Some(device) })
     }
+
+    /// The number of its device, where it is known.
+    pub(super) fn number(self) -> Option<c_int> {
+        self.device
+    }
 }
 
 /// A number that no other thread has at the same time; none on a thread that is ending.
@@ -249,6 +254,10 @@ impl Leased for HipStream {
         if let Some(queues) = &self.queues {
             queues.leave();
         }
+    }
+
+    fn ends_with(&self, device: usize) -> bool {
+        usize::try_from(self.number).is_ok_and(|number| copies::base(self.copy) + number == device)
     }
 }
 

@@ -113,6 +113,7 @@ stubs::hooks! {
     [346] fn hipStreamSynchronize(stream: Stream) = |call, stream| synchronize(call, stream, Legacy);
     [412] fn hipStreamSynchronize_spt(stream: Stream) = |call, stream| synchronize(call, stream, PerThread);
     [337] fn hipStreamDestroy(stream: Stream) = destroy;
+    [60] fn hipDeviceReset() = reset;
 
     [333] fn hipStreamBeginCapture(stream: Stream, mode: c_int) = |call, _, _| begin_capture(call);
     [421] fn hipStreamBeginCapture_spt(stream: Stream, mode: c_int) = |call, _, _| begin_capture(call);
@@ -331,6 +332,19 @@ fn destroy(call: Call, stream: Stream) -> Code {
     forward_once(call.real, |_| {
         if let Some(world) = world() {
             world.retire(stream.addr());
+        }
+    })
+}
+
+/// The streams of the thread's device end, and what was allocated there.
+fn reset(call: Call) -> Code {
+    let Call { copy, real } = call;
+    forward_once(real, |_| {
+        let device = has_device(copy).then(|| Place::of(copy, Which::Legacy)).flatten();
+        if let (Some(world), Some(device)) = (world(), device) {
+            // Its default stream has the name that is the device's.
+            world.retire_all_of(device.key);
+            device.number().into_iter().for_each(|number| stall::forget(copy, number));
         }
     })
 }

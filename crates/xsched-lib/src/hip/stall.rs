@@ -6,10 +6,11 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use xsched_core::{LevelCost, Nanos};
 
+use super::group;
 use super::vendor::{self, Code, Stream};
 
 /// What stopping at the next marker is expected to take.
@@ -23,7 +24,7 @@ const AT_LEAST: u32 = 0;
 const GO: u64 = 1;
 const STOP: u64 = 0;
 
-/// What the stall points of a device look at. Never freed.
+/// What the stall points of a device look at. Never freed by us.
 pub(super) struct Word(*mut AtomicU64);
 
 // SAFETY: an address of eight bytes that are never freed, used as an atomic.
@@ -47,15 +48,31 @@ impl Word {
     }
 }
 
+/// By copy and device.
+fn words() -> MutexGuard<'static, Vec<(usize, c_int, &'static Word)>> {
+    static WORDS: Mutex<Vec<(usize, c_int, &'static Word)>> = Mutex::new(Vec::new());
+    WORDS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The memory of a device is about to be freed, and its word with it.
+pub(super) fn forget(copy: usize, number: c_int) {
+    words().retain(|(its_copy, its_number, word)| {
+        let is_meant = (*its_copy, *its_number) == (copy, number);
+        if is_meant {
+            group::forget(word);
+        }
+        !is_meant
+    });
+}
+
 /// The word of a device that is current on this thread, which is one of ours; or why there can be no stall points.
 pub(super) fn word(copy: usize, number: c_int) -> Result<&'static Word, String> {
-    static WORDS: Mutex<Vec<(usize, c_int, &'static Word)>> = Mutex::new(Vec::new());
     if std::env::var("GPU_STREAMOPS_CP_WAIT").as_deref() != Ok("1") {
         return Err(
             "a stream would wait with a spinning kernel (GPU_STREAMOPS_CP_WAIT=1 is not set)".to_owned()
         );
     }
-    let mut words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut words = words();
     if let Some((_, _, word)) = words.iter().find(|known| (known.0, known.1) == (copy, number)) {
         return Ok(word);
     }

@@ -8,6 +8,7 @@
  *   errors                                         what the last error is after this and that
  *   own [DEVICE]                                   launches on both default streams, and waits for input, not for the device
  *   churn STREAMS                                  makes streams, uses them and destroys them, one after the other
+ *   resets ROUNDS COMMANDS LENGTH_US               works, and resets the device
  *   tensors                                        random numbers, a product and a stream of one's own, as PyTorch has them
  */
 #include <stdio.h>
@@ -278,6 +279,26 @@ static int churn(long count) {
     return 0;
 }
 
+static int resets(long rounds, long commands, long length_us) {
+    for (long round = 1; round <= rounds; round++) {
+        hipStream_t streams[3] = {NULL};
+        uint64_t *counter, counted = 0;
+        must(hipMalloc((void **)&counter, sizeof *counter), "malloc");
+        must(hipMemcpy(counter, &counted, sizeof counted, 1), "copy");
+        void *args[] = {&counter};
+        for (int n = 1; n < 3; n++) must(hipStreamCreate(&streams[n]), "create");
+        for (long n = 0; n < commands; n++) {
+            launch_spin((uint64_t)length_us * 1000, streams[n % 3]);
+            must(hipLaunchKernel(&increment, one, one, args, 0, streams[n % 3]), "launch");
+        }
+        for (int n = 0; n < 3; n++) must(hipStreamSynchronize(streams[n]), "synchronize");
+        must(hipMemcpy(&counted, counter, sizeof counted, 2), "copy");
+        must(hipDeviceReset(), "reset");
+        printf("round %ld: %llu, last error %d\n", round, (unsigned long long)counted, hipGetLastError());
+    }
+    return 0;
+}
+
 int run(int argc, char **argv) {
     static const struct { void *address; const char *name; } KERNELS[] = {
         {&spin, "spin"}, {&increment, "increment"}, {&fill, "fill"}, {&add, "add"}, {&nothing, "nothing"},
@@ -298,5 +319,6 @@ int run(int argc, char **argv) {
     if (strcmp(argv[1], "own") == 0) return own((int)number[0]);
     if (strcmp(argv[1], "churn") == 0) return churn(number[0]);
     if (strcmp(argv[1], "tensors") == 0) return tensors();
+    if (strcmp(argv[1], "resets") == 0) return resets(number[0], number[1], number[2]);
     return 64;
 }

@@ -29,6 +29,7 @@ typedef struct { dim3 grid, block; size_t shared; hipStream_t stream; void *attr
     HIP(hipFree, (void *)) \
     HIP(hipMemcpy, (void *, const void *, size_t, int)) \
     HIP(hipDeviceSynchronize, (void)) \
+    HIP(hipDeviceReset, (void)) \
     HIP(hipStreamCreate, (hipStream_t *)) \
     HIP(hipStreamCreateWithFlags, (hipStream_t *, unsigned)) \
     HIP(hipStreamCreateWithPriority, (hipStream_t *, unsigned, int)) \
