@@ -83,8 +83,8 @@ fn on(device: c_int) -> Vec<usize> {
 /// Whether the context that libraries share on a device is there.
 fn is_there(device: c_int) -> bool {
     let (mut flags, mut active) = (0, 1);
+    let Some(ask) = vendor::PRIMARY_STATE.get() else { return true };
     // SAFETY: the places have room for the answers.
-    let asked =
-        vendor::PRIMARY_STATE.get().map(|ask| unsafe { ask(device, &raw mut flags, &raw mut active) });
-    asked != Some(vendor::SUCCESS) || active != 0
+    let code = unsafe { ask(device, &raw mut flags, &raw mut active) };
+    code != vendor::SUCCESS || active != 0
 }

@@ -100,9 +100,9 @@ fn try_out(copy: usize, word: &Word) -> bool {
     both.is_some_and(|(create, synchronize)| {
         // SAFETY: the place has room for a handle.
         let made = unsafe { create(&raw mut stream, NON_BLOCKING) } == vendor::SUCCESS;
+        let placed = made && word.place(copy, stream) == vendor::SUCCESS;
         // SAFETY: made above.
-        made && word.place(copy, stream) == vendor::SUCCESS
-            && unsafe { synchronize(stream) } == vendor::SUCCESS
+        placed && unsafe { synchronize(stream) } == vendor::SUCCESS
     })
 }
 
