@@ -69,10 +69,7 @@ impl Board {
         let base = unsafe { libc::mmap(std::ptr::null_mut(), SIZE, access, flags, -1, 0) };
         let base = (base != libc::MAP_FAILED).then(|| NonNull::new(base.cast::<Words>())).flatten();
         let base = base.ok_or("no memory to share with the device")?;
-        let device = register(base).inspect_err(|_| {
-            // SAFETY: mapped above, and shown to nobody.
-            unsafe { libc::munmap(base.as_ptr().cast(), SIZE) };
-        })?;
+        let device = register(base)?;
         Ok(Self { base, device, context, process: std::process::id(), unused: (0..CELLS).rev().collect() })
     }
 
@@ -147,17 +144,22 @@ impl Cell {
     }
 }
 
-/// Lets the device at a page from the context that is current. Answers where it lies for the device.
+/// Lets the device at a page from the context that is current. Answers where it lies for the device. A page that is refused
+/// is given back.
 fn register(base: NonNull<Words>) -> Result<u64, String> {
     /// For all contexts, and mapped for the device.
     const PORTABLE_AND_MAPPED: u32 = 3;
     let functions = vendor::HOST_REGISTER.get().zip(vendor::HOST_DEVICE_POINTER.get());
     let (register, pointer) = functions.ok_or("the driver cannot map the program's memory")?;
     let base = base.as_ptr().cast();
-    // SAFETY: the SIZE bytes at `base` are mapped for good.
+    // SAFETY: the SIZE bytes at `base` are mapped, and stay so if the driver takes them.
     match unsafe { register(base, SIZE, PORTABLE_AND_MAPPED) } {
         vendor::SUCCESS => {}
-        code => return Err(format!("the driver refuses to map the program's memory (error {code})")),
+        code => {
+            // SAFETY: nobody else knows of it, and the driver does not want it.
+            unsafe { libc::munmap(base, SIZE) };
+            return Err(format!("the driver refuses to map the program's memory (error {code})"));
+        }
     }
     let mut device = 0;
     // SAFETY: the place has room for an address.
