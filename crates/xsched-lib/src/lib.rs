@@ -20,6 +20,7 @@ mod api;
 mod around;
 mod asked;
 mod callback;
+mod captures;
 mod copies;
 mod cuda;
 mod hip;

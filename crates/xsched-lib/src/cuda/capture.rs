@@ -1,34 +1,18 @@
-//! Streams that are being captured: what goes into one is recorded, not run.
-//!
-//! While there is one, nothing of ours is put into any stream: some kinds of capture are spoilt by whatever else the
-//! program does, and a marker in a graph would be written at every replay.
-
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+//! Which streams are being captured, and when a capture begins and ends.
 
 use super::vendor::{self, Code, Stream};
+use crate::captures::Captures;
 
-static CAPTURES: AtomicUsize = AtomicUsize::new(0);
-/// Threads that are putting something of ours into a stream.
-static PLACING: AtomicUsize = AtomicUsize::new(0);
+static CAPTURES: Captures = Captures::new();
 
-/// Does `work`, which puts something of ours into a stream, unless a capture is under way.
+/// See [`Captures::unless_capturing`].
 pub(crate) fn unless_capturing<R>(work: impl FnOnce() -> R) -> Option<R> {
-    struct Placing;
-    impl Drop for Placing {
-        fn drop(&mut self) {
-            PLACING.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-    // Said first, looked second; `begin` does it the other way round. So one of the two sees the other.
-    PLACING.fetch_add(1, Ordering::SeqCst);
-    let _placing = Placing;
-    (CAPTURES.load(Ordering::SeqCst) == 0).then(work)
+    CAPTURES.unless_capturing(work)
 }
 
 /// Whether what is launched on this stream is recorded.
 pub(crate) fn is_captured(stream: Stream) -> bool {
-    if CAPTURES.load(Ordering::SeqCst) == 0 {
+    if !CAPTURES.are_under_way() {
         return false;
     }
     let mut status = 0;
@@ -40,10 +24,7 @@ pub(crate) fn is_captured(stream: Stream) -> bool {
 }
 
 pub(crate) fn begin(real: impl FnOnce() -> Code) -> Code {
-    CAPTURES.fetch_add(1, Ordering::SeqCst);
-    while PLACING.load(Ordering::SeqCst) != 0 {
-        std::thread::sleep(Duration::from_micros(5));
-    }
+    CAPTURES.begin();
     let code = real();
     if code != vendor::SUCCESS {
         over();
@@ -63,5 +44,5 @@ pub(crate) fn end(real: impl FnOnce() -> Code) -> Code {
 
 /// A capture has ended, or never began.
 pub(crate) fn over() {
-    let _ = CAPTURES.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+    CAPTURES.over();
 }

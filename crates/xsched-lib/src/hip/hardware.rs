@@ -13,7 +13,7 @@ use xsched_interpose::Lease;
 use xsched_ipc::report::{Severity, report};
 
 use super::group::Member;
-use super::marks::{self, EventHandle, Marks};
+use super::marks::{self, CAPTURES, EventHandle, Marks};
 use super::stall::{self, Word};
 use super::vendor::{self, Code, Stream};
 use super::{copies, keeper, kfd};
@@ -197,6 +197,35 @@ impl HipStream {
             default => Place::of(self.copy, default).is_none_or(|place| place.key != self.key),
         }
     }
+
+    /// Places a marker, while no stream is captured.
+    fn place_marker(&self) -> Result<Marker, String> {
+        let record = vendor::EVENT_RECORD.of(self.copy);
+        let event = record.zip(self.marks.event());
+        let (record, event) = event.ok_or("the runtime makes no events")?;
+        let place = |event: EventHandle| {
+            let recorded = if self.is_out_of_reach() {
+                // The legacy stream of its device is it, or waits for it as for all others there.
+                let (copy, number) = (self.copy, self.number);
+                keeper::ask(move || record_on_legacy(copy, number, event))
+            } else {
+                self.lease.with(|Handle(stream)| {
+                    // SAFETY: the lease makes sure that the stream exists; the event is one of its device.
+                    let code = unsafe { record(event.0, stream) };
+                    if let (vendor::SUCCESS, Some(word)) = (code, self.stall) {
+                        word.place(self.copy, stream);
+                    }
+                    code
+                })
+            };
+            match recorded {
+                Some(vendor::SUCCESS) => Ok(()),
+                Some(code) => Err(format!("error {code}")),
+                None => Err("the stream was destroyed".to_owned()),
+            }
+        };
+        self.marks.place(event, place)
+    }
 }
 
 /// The device of a stream; none if it is not one of this copy's. Asked by a thread of ours.
@@ -271,33 +300,11 @@ impl HwQueue for HipStream {
     }
 
     fn mark(&self) -> Result<Marker, HalError> {
-        const WHAT: &str = "placing a marker";
-        marks::may_be_placed().map_err(|why| self.failed(WHAT, why))?;
-        let record = vendor::EVENT_RECORD.of(self.copy);
-        let event = record.zip(self.marks.event());
-        let (record, event) = event.ok_or_else(|| self.failed(WHAT, "the runtime makes no events"))?;
-        let place = |event: EventHandle| {
-            let recorded = if self.is_out_of_reach() {
-                // The legacy stream of its device is it, or waits for it as for all others there.
-                let (copy, number) = (self.copy, self.number);
-                keeper::ask(move || record_on_legacy(copy, number, event))
-            } else {
-                self.lease.with(|Handle(stream)| {
-                    // SAFETY: the lease makes sure that the stream exists; the event is one of its device.
-                    let code = unsafe { record(event.0, stream) };
-                    if let (vendor::SUCCESS, Some(word)) = (code, self.stall) {
-                        word.place(self.copy, stream);
-                    }
-                    code
-                })
-            };
-            match recorded {
-                Some(vendor::SUCCESS) => Ok(()),
-                Some(code) => Err(format!("error {code}")),
-                None => Err("the stream was destroyed".to_owned()),
-            }
-        };
-        self.marks.place(event, place).map_err(|why| self.failed(WHAT, why))
+        let placed = marks::may_be_placed().map_err(str::to_owned).and_then(|()| {
+            let placed = CAPTURES.unless_capturing(|| self.place_marker());
+            placed.unwrap_or_else(|| Err("a stream is being captured".to_owned()))
+        });
+        placed.map_err(|why| self.failed("placing a marker", why))
     }
 
     fn progress(&self) -> Progress {

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,14 +10,15 @@ use xsched_core::Marker;
 
 use super::keeper;
 use super::vendor::{self, Code, Event};
+use crate::captures::Captures;
 
 /// `hipEventDisableTiming`: the cheapest kind.
 const PLAIN_EVENT: u32 = 2;
 /// How many events are made at a time.
 const EVENTS: usize = 16;
 
-/// Streams being captured, in the whole program. While there are any, nothing of ours is put into a stream.
-pub(super) static CAPTURES: AtomicUsize = AtomicUsize::new(0);
+/// Those of the whole program.
+pub(super) static CAPTURES: Captures = Captures::new();
 
 thread_local! {
     /// The last launch of this thread failed: its error is the program's to find.
@@ -32,11 +32,8 @@ pub(super) fn noting_failure(real: &mut dyn FnMut() -> Code) -> Code {
     code
 }
 
-/// Whether something may be placed in a stream at this moment, by this thread; or why not.
+/// Whether something may be placed in a stream by this thread, or why not.
 pub(super) fn may_be_placed() -> Result<(), &'static str> {
-    if CAPTURES.load(Ordering::SeqCst) != 0 {
-        return Err("a stream is being captured");
-    }
     if FAILED.try_with(|failed| failed.replace(false)).unwrap_or(true) {
         return Err("the launch before it failed, and its error is the program's");
     }
@@ -146,7 +143,7 @@ impl Marks {
             if state.reached >= marker {
                 return Some(true);
             }
-            if CAPTURES.load(Ordering::SeqCst) != 0 {
+            if CAPTURES.are_under_way() {
                 return None;
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -160,11 +157,16 @@ impl Marks {
 
 impl keeper::Watched for Marks {
     fn look(&self) -> bool {
-        let Some(query) = vendor::EVENT_QUERY.of(self.copy) else { return false };
         // During a capture events are not asked: it could break the capture.
-        if CAPTURES.load(Ordering::SeqCst) != 0 {
-            return !self.state().placed.is_empty();
-        }
+        let looked = CAPTURES.unless_capturing(|| self.ask());
+        looked.unwrap_or_else(|| !self.state().placed.is_empty())
+    }
+}
+
+impl Marks {
+    /// Asks the events that have not come, one after the other. Answers whether there are some left.
+    fn ask(&self) -> bool {
+        let Some(query) = vendor::EVENT_QUERY.of(self.copy) else { return false };
         let Some(mut front) = self.state().placed.front().copied() else { return false };
         // Without the lock: a launch that places a marker must not wait for the runtime here.
         // SAFETY: an event that we made and never destroy.

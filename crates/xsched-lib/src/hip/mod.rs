@@ -256,7 +256,7 @@ fn which(stream: Stream, default: NoStream) -> Which {
 
 /// A stream that is being captured is never held: what is launched there is recorded, not run.
 fn is_captured(copy: usize, which: Which) -> bool {
-    if CAPTURES.load(Ordering::SeqCst) == 0 {
+    if !CAPTURES.are_under_way() {
         return false;
     }
     // The legacy stream cannot be captured, and to ask about it meanwhile is an error.
@@ -295,7 +295,7 @@ fn launch_all<T>(call: Call, list: *const T, count: c_uint, stream: fn(&T) -> St
     forward_once(
         || marks::noting_failure(real),
         |go| {
-            if list.is_null() || !has_device(copy) || CAPTURES.load(Ordering::SeqCst) != 0 {
+            if list.is_null() || !has_device(copy) || CAPTURES.are_under_way() {
                 return;
             }
             let count = usize::try_from(count).unwrap_or(0);
@@ -351,17 +351,17 @@ fn reset(call: Call) -> Code {
 
 fn begin_capture(call: Call) -> Code {
     // Counted first: nothing of ours may come into the stream once it is captured.
-    CAPTURES.fetch_add(1, Ordering::SeqCst);
+    CAPTURES.begin();
     let code = call.forward();
     if code != vendor::SUCCESS {
-        CAPTURES.fetch_sub(1, Ordering::SeqCst);
+        CAPTURES.over();
     }
     code
 }
 
 fn end_capture(call: Call) -> Code {
     let code = call.forward();
-    let _ = CAPTURES.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+    CAPTURES.over();
     code
 }
 
