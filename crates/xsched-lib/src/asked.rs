@@ -29,9 +29,9 @@ impl<T: Plain> Question<T> {
     pub(crate) fn of(&self, thing: Handle) -> Option<T> {
         let ask = self.ask.get().filter(|_| !thing.is_none())?;
         let mut answer = MaybeUninit::<T>::zeroed();
+        let (size, place) = (size_of::<T>(), answer.as_mut_ptr().cast());
         // SAFETY: a thing that the program or the vendor has named. The place has the size that is passed.
-        let code =
-            unsafe { ask(thing, self.number, size_of::<T>(), answer.as_mut_ptr().cast(), ptr::null_mut()) };
+        let code = unsafe { ask(thing, self.number, size, place, ptr::null_mut()) };
         // SAFETY: any bytes are a value of a plain type, and all of them were written.
         (code == 0).then(|| unsafe { answer.assume_init() })
     }

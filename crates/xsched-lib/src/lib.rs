@@ -11,6 +11,7 @@
 //! * `copies`: what happens when the library is in a process twice.
 //! * `ioctl`: the system's function of this name, which platforms watch.
 //! * `around`, `asked`, `callback`, `polled`, `waits`: what the hooks and the queues of most platforms have in common.
+//! * `captures`: streams that are being captured, for platforms that have graphs.
 //! * `cuda`: the NVIDIA platform.
 //! * `hip`: the AMD platform.
 //! * `opencl`: everybody's platform.

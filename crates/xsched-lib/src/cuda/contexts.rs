@@ -10,7 +10,7 @@ use xsched_interpose::aside;
 use super::board;
 use super::hardware::device_numbered;
 use super::vendor::{self, Code, Context};
-use crate::world::world_as_it_is;
+use crate::world::{World, world_as_it_is};
 
 /// Those in which we have met streams, by their address, and where they are.
 fn met() -> MutexGuard<'static, Vec<(usize, DeviceId)>> {
@@ -40,10 +40,12 @@ pub(super) fn reset(real: impl FnOnce() -> Code, device: c_int) -> Code {
 /// The same for one that only does so if nobody else has a hold on the context, which is known when it has been done.
 pub(super) fn released(real: impl FnOnce() -> Code, device: c_int) -> Code {
     let code = real();
-    if code == vendor::SUCCESS {
+    if let Some(world) = world_as_it_is().filter(|_| code == vendor::SUCCESS) {
         aside(|| {
             if !is_there(device) {
-                on(device).into_iter().for_each(end);
+                for context in on(device) {
+                    end(world, context);
+                }
             }
         });
     }
@@ -51,26 +53,26 @@ pub(super) fn released(real: impl FnOnce() -> Code, device: c_int) -> Code {
 }
 
 fn ending(real: impl FnOnce() -> Code, which: impl FnOnce() -> Vec<usize>) -> Code {
+    // A child of the program has nothing to end until it has queues of its own.
+    let Some(world) = world_as_it_is() else { return real() };
     let mut contexts = Vec::new();
     aside(|| {
         contexts = which();
         for context in &contexts {
-            retire_streams(*context);
+            world.retire_all_of(*context);
         }
     });
     let code = real();
-    aside(|| contexts.into_iter().for_each(end));
+    aside(|| {
+        for context in contexts {
+            end(world, context);
+        }
+    });
     code
 }
 
-fn retire_streams(context: usize) {
-    if let Some(world) = world_as_it_is() {
-        world.retire_all_of(context);
-    }
-}
-
-fn end(context: usize) {
-    retire_streams(context);
+fn end(world: &World, context: usize) {
+    world.retire_all_of(context);
     board::forget(context);
     met().retain(|(known, _)| *known != context);
 }

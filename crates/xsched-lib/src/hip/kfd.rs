@@ -198,9 +198,9 @@ pub(super) fn set_mask(gpu: u32, words: &[u32]) -> Result<(), String> {
         |queue: &&Queue| queue.gpu.load(Ordering::Relaxed) == gpu && !queue.masked.load(Ordering::Relaxed);
     for queue in known().filter(of_gpu) {
         let mut change = Mask { id: queue.id.load(Ordering::Relaxed), bits, words: words.as_ptr() };
+        let argument = (&raw mut change).cast();
         // SAFETY: the driver reads 16 bytes and the words, which live until it returns.
-        let answer =
-            unsafe { crate::ioctl::real()(driver.as_raw_fd(), SET_CU_MASK, (&raw mut change).cast()) };
+        let answer = unsafe { crate::ioctl::real()(driver.as_raw_fd(), SET_CU_MASK, argument) };
         if answer != 0 {
             return Err(format!("the driver refused: {}", std::io::Error::last_os_error()));
         }

@@ -153,17 +153,7 @@ impl Marks {
             state = self.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
-}
 
-impl keeper::Watched for Marks {
-    fn look(&self) -> bool {
-        // During a capture events are not asked: it could break the capture.
-        let looked = CAPTURES.unless_capturing(|| self.ask());
-        looked.unwrap_or_else(|| !self.state().placed.is_empty())
-    }
-}
-
-impl Marks {
     /// Asks the events that have not come, one after the other. Answers whether there are some left.
     fn ask(&self) -> bool {
         let Some(query) = vendor::EVENT_QUERY.of(self.copy) else { return false };
@@ -183,6 +173,14 @@ impl Marks {
             }
         }
         true
+    }
+}
+
+impl keeper::Watched for Marks {
+    fn look(&self) -> bool {
+        // During a capture events are not asked: it could break the capture.
+        let looked = CAPTURES.unless_capturing(|| self.ask());
+        looked.unwrap_or_else(|| !self.state().placed.is_empty())
     }
 }
 

@@ -24,10 +24,10 @@ const AT_LEAST: u32 = 0;
 const GO: u64 = 1;
 const STOP: u64 = 0;
 
-/// What the stall points of a device look at. Never freed by us.
+/// What the stall points of a device look at. It is freed with all that is on the device: first everybody forgets it.
 pub(super) struct Word(*mut AtomicU64);
 
-// SAFETY: an address of eight bytes that are never freed, used as an atomic.
+// SAFETY: an address of eight bytes that are there as long as anybody knows of it, used as an atomic.
 unsafe impl Send for Word {}
 // SAFETY: as above.
 unsafe impl Sync for Word {}
@@ -41,7 +41,7 @@ impl Word {
     /// Puts a stall point into a stream. It succeeds: one like it did before.
     pub(super) fn place(&self, copy: usize, stream: Stream) -> Code {
         let wait = vendor::STREAM_WAIT_VALUE.of(copy);
-        // SAFETY: the caller makes sure that the stream exists; the word is never freed.
+        // SAFETY: the caller makes sure that the stream exists, and with it the word.
         wait.map_or(vendor::NOT_INITIALIZED, |wait| unsafe {
             wait(stream, self.0.cast::<c_void>(), GO, AT_LEAST, u64::MAX)
         })

@@ -77,9 +77,9 @@ fn profiler() -> Option<SetTable> {
     const NAME: &CStr = c"rocprofiler_set_api_table";
     let mut found = next(NAME);
     if found.is_null() && std::env::var_os("ROCP_TOOL_LIBRARIES").is_some_and(|list| !list.is_empty()) {
-        // SAFETY: C strings; this is a profiler's library, not a runtime's.
-        let library =
-            unsafe { libc::dlopen(c"librocprofiler-sdk.so".as_ptr(), libc::RTLD_LAZY | libc::RTLD_GLOBAL) };
+        let how = libc::RTLD_LAZY | libc::RTLD_GLOBAL;
+        // SAFETY: a C string; this is a profiler's library, not a runtime's.
+        let library = unsafe { libc::dlopen(c"librocprofiler-sdk.so".as_ptr(), how) };
         if !library.is_null() {
             // SAFETY: the handle was just given to us; the name is a C string.
             found = unsafe { crate::loader::real_dlsym()(library, NAME.as_ptr()) };

@@ -97,8 +97,8 @@ impl HsaQueue {
         HalError::Driver { device: self.capabilities.device().to_owned(), what, why: why.into() }
     }
 
-    /// Puts a marker behind everything in the queue. Only where nothing was written
-    /// that was not rung for: to ring for the marker would ring for that too.
+    /// Puts a marker behind everything in the queue. Only where nothing was written that was not rung for: to ring for the
+    /// marker would ring for that too.
     fn place(&self) -> Result<Marker, &'static str> {
         let full = "the queue is full, or being written to";
         let placed = self.lease.with(|Handle(queue)| {
