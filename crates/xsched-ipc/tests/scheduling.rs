@@ -12,6 +12,9 @@ use xsched_ipc::{Client, ClientId, Coordinator, JoinedQueue, LocalScheduler, Pag
 use xsched_policy::PolicyInfo;
 use xsched_sim::{Config, SimDevice, SimQueue};
 
+/// How long the device is busy so that somebody sees it, on a busy machine too.
+const SEEN: Duration = Duration::from_millis(200);
+
 fn hints(priority: i64) -> Hints {
     Hints { priority: Priority::new(priority).unwrap(), ..Hints::default() }
 }
@@ -80,8 +83,8 @@ fn an_important_program_stops_the_others_for_as_long_as_it_is_busy() {
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
     eventually("both are known", || high.order() == Order::Watched && low.order() == Order::Paced);
     // Somebody without work is told too, but need not be stopped.
-    low.launch(Duration::from_millis(300));
-    high.launch(Duration::from_millis(50));
+    low.launch(Duration::from_secs(1));
+    high.launch(SEEN);
     eventually("the other was stopped", || low.order() == Order::Hold && low.queue.lane().is_preempted());
     high.synchronize();
     eventually("the other goes on", || low.order() == Order::Paced && !low.queue.lane().is_preempted());
@@ -94,8 +97,8 @@ fn a_program_that_falls_silent_without_synchronising_is_noticed() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
     eventually("both are known", || high.order() == Order::Watched && low.order() == Order::Paced);
-    for _ in 0..5 {
-        high.launch(Duration::from_millis(3));
+    for _ in 0..3 {
+        high.launch(SEEN);
         eventually("the other was stopped", || low.order() == Order::Hold);
         eventually("the device's silence was heard", || low.order() == Order::Paced);
         assert_eq!(high.hw.pending().unwrap(), 0, "called idle with work on the device");
@@ -110,7 +113,7 @@ fn work_launched_before_anybody_competed_is_stopped_too() {
         low.launch(Duration::from_millis(20));
     }
     let high = program(&scheduler, &device, 1, 10);
-    high.launch(Duration::from_millis(5));
+    high.launch(SEEN);
     eventually("the queued work was stopped", || low.queue.lane().is_preempted());
     high.synchronize();
     assert!(low.hw.pending().unwrap() > 50, "the important program waited for the whole queue");
@@ -237,7 +240,7 @@ fn a_program_that_is_gone_leaves_its_place_to_others() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
     eventually("both are known", || low.order() == Order::Paced);
-    high.launch(Duration::from_millis(200));
+    high.launch(Duration::from_secs(3600));
     eventually("the other was stopped", || low.order() == Order::Hold);
     scheduler.with(|coordinator| coordinator.remove_client(high.id));
     eventually("it has the device to itself", || low.order() == Order::Free);
@@ -291,7 +294,7 @@ fn orders_reach_every_queue_of_a_program() {
         .collect();
     let log = Mutex::new(Vec::new());
     for _ in 0..3 {
-        high.launch(Duration::from_millis(20));
+        high.launch(SEEN);
         eventually("all are stopped", || more.iter().all(|queue| queue.lane().gate().order() == Order::Hold));
         high.synchronize();
         eventually("all go on", || more.iter().all(|queue| queue.lane().gate().order() == Order::Paced));

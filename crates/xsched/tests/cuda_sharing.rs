@@ -5,6 +5,7 @@
 mod actor;
 #[allow(dead_code, reason = "the other tests with this machine use the rest")]
 mod machine;
+#[allow(dead_code, reason = "the other tests that measure use the rest")]
 mod measured;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;

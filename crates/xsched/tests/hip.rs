@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "the other tests with actors use the rest")]
 mod actor;
 mod hip_stage;
+#[allow(dead_code, reason = "the other tests that measure use the rest")]
 mod measured;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;
@@ -333,15 +334,8 @@ fn programs_that_wait_for_copies_while_others_have_the_device_come_through() {
             (0..2).map(|_| Actor::enter(scene.run(&[], &["linked", "reads", "3", "200", "2000"]))).collect();
         let _high = Actor::enter(scene.run(&IMPORTANT, &["opened", "requests", "1000000", "4", "500", "10"]));
         let _low = with_company(&scene);
-        for second in 1..=4 {
-            for reader in &readers {
-                reader.lines.try_iter().for_each(drop);
-            }
-            std::thread::sleep(std::time::Duration::from_secs(1));
-            let rounds: Vec<_> = readers.iter().map(|reader| reader.lines.try_iter().count()).collect();
-            println!("level {level}, rounds in second {second}: {rounds:?}");
-            assert!(rounds.iter().all(|rounds| *rounds > 0), "one of them stands still: {rounds:?}");
-        }
+        println!("at level {level}");
+        Actor::none_stands_still(&readers);
         assert!(scene.stage.status().queues.iter().any(|queue| queue.level == level));
     }
 }

@@ -4,6 +4,7 @@
 
 #[allow(dead_code, reason = "the other tests with actors use the rest")]
 mod actor;
+#[allow(dead_code, reason = "the other tests that measure use the rest")]
 mod measured;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod stage;

@@ -19,7 +19,7 @@ use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use actor::Actor;
-use measured::{claim, measured};
+use measured::{claim, measured_on_the_processor};
 use opencl_stage::{QUIET, alone, assert_same, leave_out, programs};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
@@ -89,6 +89,7 @@ fn results_are_right_under_random_suspends_and_resumes() {
             .collect();
         let mut dice = 7_u32;
         let mut suspended = 0;
+        eventually("one of them has begun", || !stage.status().tasks.is_empty());
         let end = Instant::now() + Duration::from_millis(2500);
         while Instant::now() < end {
             dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -174,7 +175,7 @@ fn requests_take_as_long_beside_batches_as_alone() {
         assert_eq!(batch.line(), "ready");
         batch
     };
-    measured(|| {
+    measured_on_the_processor(|| {
         let alone = latencies(Actor::enter(native_stage.direct(&requests)));
         let native = {
             let _batches: Vec<_> =
@@ -228,7 +229,7 @@ fn being_scheduled_alone_costs_next_to_nothing() {
             |line: &String| line.split_once(' ').map(|(a, b)| (a.parse().unwrap(), b.parse().unwrap()));
         said.iter().filter_map(both).collect()
     };
-    measured(|| {
+    measured_on_the_processor(|| {
         let (mut direct, mut scheduled) = (Vec::new(), Vec::new());
         // In turns, so that both see the machine at its quietest.
         for _ in 0..8 {

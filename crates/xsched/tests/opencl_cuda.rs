@@ -5,6 +5,8 @@
 mod actor;
 #[allow(dead_code, reason = "the other tests with this machine use the rest")]
 mod machine;
+#[allow(dead_code, reason = "the other tests that measure use the rest")]
+mod measured;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
 mod opencl_stage;
 #[allow(dead_code, reason = "the other tests on this stage use the rest")]
@@ -14,6 +16,7 @@ use std::time::Duration;
 
 use actor::Actor;
 use machine::Machine;
+use measured::{claim, measured};
 use opencl_stage::{alone, leave_out, programs};
 use stage::{Stage, eventually};
 
@@ -47,8 +50,10 @@ fn cuda_with_priority_holds_opencl_on_the_same_gpu() {
     let (_, elsewhere, one_device) = paces(&steps, &drivers, "nowhere");
     assert!(!one_device);
     for way in ["khronos", "nvidia", "amd"] {
-        let (alone, held, one_device) = paces(&steps, &drivers, way);
-        assert!(one_device, "{way}");
-        assert!(5.0 * held < alone && 5.0 * held < elsewhere, "{way}: it is not held");
+        measured(|| {
+            let (alone, held, one_device) = paces(&steps, &drivers, way);
+            assert!(one_device, "{way}");
+            claim(5.0 * held < alone && 5.0 * held < elsewhere, || format!("{way}: it is not held"))
+        });
     }
 }

@@ -141,10 +141,10 @@ fn what_cannot_be_is_said_in_one_line_that_names_the_place() {
 fn a_service_that_nobody_uses_ends_by_itself() {
     let (_directory, socket) = place();
     let mut command = xsched(&socket);
-    command.args(["--idle-exit", "1"]);
+    command.args(["--idle-exit", "2"]);
     let (mut service, _) = Service::start(command);
     let connection = Connection::to(&socket).unwrap();
-    let patience = Instant::now() + Duration::from_millis(1_500);
+    let patience = Instant::now() + Duration::from_secs(3);
     while Instant::now() < patience {
         assert!(service.child.try_wait().unwrap().is_none(), "it left a client behind");
         std::thread::sleep(Duration::from_millis(20));
@@ -159,12 +159,12 @@ fn a_service_that_nobody_uses_ends_by_itself() {
 fn a_service_stays_for_a_program_that_has_not_come_to_its_device_yet() {
     let (_directory, socket) = place();
     let mut command = xsched(&socket);
-    command.args(["--idle-exit", "1"]);
+    command.args(["--idle-exit", "2"]);
     let (mut service, _) = Service::start(command);
     let mut run = Command::new(env!("CARGO_BIN_EXE_xsched"));
     run.args(["run", "--", "cat"]).env("XSCHED_SOCKET", &socket).stdin(Stdio::piped());
     let mut program = run.spawn().unwrap();
-    let patience = Instant::now() + Duration::from_millis(2_500);
+    let patience = Instant::now() + Duration::from_secs(4);
     while Instant::now() < patience {
         assert!(service.child.try_wait().unwrap().is_none(), "it left before the program came");
         std::thread::sleep(Duration::from_millis(20));

@@ -1,9 +1,15 @@
 //! The stand-in by itself: what programs and schedulers can tell of a driver.
 
+#[allow(dead_code, reason = "the other tests that measure use the rest")]
+#[path = "../../../crates/xsched/tests/measured/mod.rs"]
+mod measured;
+
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+
+use measured::{claim, measured};
 
 /// Builds the library and the programs. Answers the directory they are in.
 fn programs() -> &'static Path {
@@ -163,16 +169,20 @@ fn beside(slices: Option<(&str, &str)>) -> Vec<u64> {
 
 #[test]
 fn slices_decide_how_long_requests_take_beside_a_batch() {
-    let alone = Machine::new().start(&REQUESTS).latencies();
-    let (native, sliced) = (beside(None), beside(Some(("1", "10000"))));
-    let [alone, native, sliced] = [alone, native, sliced].map(|all| {
-        assert_eq!(all.len(), 40);
-        middle(&all)
+    measured(|| {
+        let alone = Machine::new().start(&REQUESTS).latencies();
+        let (native, sliced) = (beside(None), beside(Some(("1", "10000"))));
+        let [alone, native, sliced] = [alone, native, sliced].map(|all| {
+            assert_eq!(all.len(), 40);
+            middle(&all)
+        });
+        println!("alone {alone} us, native {native} us, with slices {sliced} us");
+        // It needs more than two slices of 2 ms, and waits for the other's before each of them.
+        claim(2 * native > 3 * alone, || {
+            format!("the batch does no harm: {native} us instead of {alone} us")
+        })?;
+        claim(10 * sliced < 13 * alone, || format!("{sliced} us between {alone} us and {native} us"))
     });
-    println!("alone {alone} us, native {native} us, with slices {sliced} us");
-    // It needs more than two slices of 2 ms, and waits for the other's before each of them.
-    assert!(2 * native > 3 * alone, "the batch does no harm: {native} us instead of {alone} us");
-    assert!(10 * sliced < 13 * alone, "{sliced} us between {alone} us and {native} us");
 }
 
 #[test]
@@ -195,21 +205,27 @@ fn two_with_the_shortest_slices_starve_each_other() {
         drop(both);
         threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
     };
-    let (usual, shortest) = (rounds_of(&[]), rounds_of(&["1"]));
-    println!("{usual} kernels with the usual slices, {shortest} with the shortest");
-    assert!(usual > 4 * shortest.max(1), "{usual} and {shortest}");
+    measured(|| {
+        let (usual, shortest) = (rounds_of(&[]), rounds_of(&["1"]));
+        println!("{usual} kernels with the usual slices, {shortest} with the shortest");
+        claim(usual > 4 * shortest.max(1), || format!("{usual} and {shortest}"))
+    });
 }
 
 #[test]
 fn a_process_that_is_killed_is_off_the_device() {
-    let machine = Machine::new();
-    // A kernel of an hour, and a slice so long that it never ends.
-    let mut holder = machine.start(&["load", "requests", "1", "1", "3600000000", "1", "3600000000"]);
-    let mut waiting = machine.start(&["load", "requests", "1", "1", "1000", "1"]);
-    let mut lines = waiting.lines();
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    assert!(waiting.0.try_wait().unwrap().is_none());
-    holder.0.kill().unwrap();
-    holder.0.wait().unwrap();
-    assert!(lines.next().unwrap().parse::<u64>().is_ok(), "it has the device now");
+    measured(|| {
+        let machine = Machine::new();
+        // A kernel of an hour, and a slice so long that it never ends.
+        let mut holder = machine.start(&["load", "requests", "1", "1", "3600000000", "1", "3600000000"]);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let mut waiting = machine.start(&["load", "requests", "1", "1", "1000", "1"]);
+        let mut lines = waiting.lines();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        claim(waiting.0.try_wait().unwrap().is_none(), || "it came before the other".into())?;
+        holder.0.kill().unwrap();
+        holder.0.wait().unwrap();
+        assert!(lines.next().unwrap().parse::<u64>().is_ok(), "it has the device now");
+        Ok(())
+    });
 }

@@ -173,7 +173,7 @@ impl Subject for Device {
 #[test]
 fn a_stream_that_comes_while_all_are_stopped_does_not_let_them_go_on() {
     use xsched_core::{HwQueue as _, Order};
-    const LENGTH: Duration = Duration::from_millis(200);
+    const LENGTH: Duration = Duration::from_millis(500);
     let device = Device::open();
     let queue = device.queue();
     if queue.capabilities().cost(Level::Interrupt).is_err() {
@@ -227,7 +227,7 @@ fn a_stream_that_has_nothing_to_do_stands_nowhere() {
 #[test]
 fn channels_of_a_program_that_has_nothing_to_do_are_not_disabled() {
     use xsched_core::HwQueue as _;
-    const LENGTH: Duration = Duration::from_millis(100);
+    const LENGTH: Duration = Duration::from_millis(500);
     let device = Device::open();
     let queue = device.queue();
     if queue.capabilities().cost(Level::Interrupt).is_err() {

@@ -89,6 +89,17 @@ impl Actor {
         let said = actors.iter().map(|actor| actor.lines.try_iter().count() as f64 / seconds);
         (said.collect(), result)
     }
+
+    /// Some seconds, after each of which all of them have said something. On a busy machine that may come late.
+    pub(crate) fn none_stands_still(actors: &[Self]) {
+        for second in 1..=4 {
+            let all: Vec<_> = actors.iter().collect();
+            let (paces, ()) = Self::paces(&all, || std::thread::sleep(Duration::from_secs(1)));
+            println!("rounds in second {second}: {paces:.0?}");
+            let silent = actors.iter().zip(paces).filter(|(_, pace)| *pace == 0.0);
+            silent.for_each(|(actor, _)| drop(actor.line()));
+        }
+    }
 }
 
 impl Drop for Actor {
