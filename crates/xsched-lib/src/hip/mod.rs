@@ -37,7 +37,7 @@ use xsched_ipc::report::{Severity, report};
 
 use crate::around::through;
 use crate::station::{Found, Leased};
-use crate::world::{World, world};
+use crate::world::{World, world, world_as_it_is};
 use copies::Hook;
 use hardware::{HipStream, Place, Which};
 pub(crate) use kfd::watch_ioctl;
@@ -340,8 +340,8 @@ fn destroy(call: Call, stream: Stream) -> Code {
 fn reset(call: Call) -> Code {
     let Call { copy, real } = call;
     forward_once(real, |_| {
-        let device = has_device(copy).then(|| Place::of(copy, Which::Legacy)).flatten();
-        if let (Some(world), Some(device)) = (world(), device) {
+        let Some(world) = world_as_it_is() else { return };
+        if let Some(device) = has_device(copy).then(|| Place::of(copy, Which::Legacy)).flatten() {
             // Its default stream has the name that is the device's.
             world.retire_all_of(device.key);
             device.number().into_iter().for_each(|number| stall::forget(copy, number));
