@@ -98,6 +98,9 @@ pub trait Link: Send + Sync {
     /// Something changed that the scheduler should look at. Called on a program's thread: quick, and never blocks.
     fn ring(&self);
 
+    /// A queue that had nothing to do has work: somebody has to see when it falls silent. As quick as ringing.
+    fn watch(&self) {}
+
     /// Whether the scheduler still gives signs of life. Asked only while a thread is held.
     fn alive(&self) -> bool;
 }
@@ -125,6 +128,8 @@ pub struct Gate {
     inside: Futex,
     /// Threads held at the gate.
     waiting: AtomicU32,
+    /// Zero if launches may have gone through uncounted, until somebody takes note.
+    counted: AtomicU32,
     /// Twice the launches through the counted path, plus one while there is work: see [`Gate::quiet`].
     activity: AtomicU64,
     /// Time threads spent held, in nanoseconds.
@@ -170,6 +175,7 @@ impl Default for Gate {
             word: Futex::new(0),
             inside: Futex::new(0),
             waiting: AtomicU32::new(0),
+            counted: AtomicU32::new(0),
             activity: AtomicU64::new(0),
             held_ns: AtomicU64::new(0),
             holds: AtomicU64::new(0),
@@ -187,6 +193,10 @@ impl Gate {
         // Pairs with the SeqCst load in `enter`.
         let before = self.word.word().fetch_or(set, Ordering::SeqCst);
         let before = before | self.word.word().fetch_and(!clear, Ordering::SeqCst);
+        if order == Order::Free {
+            // Afterwards: who takes note of it before is told again.
+            self.counted.store(0, Ordering::SeqCst);
+        }
         if before & HOLD != 0 && set & HOLD == 0 {
             self.word.wake_all();
         }
@@ -196,6 +206,23 @@ impl Gate {
     #[must_use]
     pub fn order(&self) -> Order {
         Order::of(self.word.word().load(Ordering::SeqCst) & ORDERS)
+    }
+
+    /// Whether launches may have gone through uncounted since somebody last took note.
+    #[must_use]
+    pub fn has_uncounted(&self) -> bool {
+        self.counted.load(Ordering::SeqCst) == 0
+    }
+
+    /// Takes note of them. Answers whether there may have been any.
+    #[must_use]
+    pub fn take_uncounted(&self) -> bool {
+        let uncounted = self.counted.swap(1, Ordering::SeqCst) == 0;
+        if self.order() == Order::Free {
+            // There will be more.
+            self.counted.store(0, Ordering::SeqCst);
+        }
+        uncounted
     }
 
     /// Has work that is not finished, or a thread held here.
@@ -273,6 +300,7 @@ impl Gate {
         }
         if before & BUSY == 0 {
             link.ring();
+            link.watch();
         }
     }
 
@@ -354,6 +382,7 @@ impl Gate {
             count.store(0, Ordering::SeqCst);
         }
         self.word.word().store(0, Ordering::SeqCst);
+        self.counted.store(0, Ordering::SeqCst);
         self.word.wake_all();
     }
 
@@ -434,6 +463,22 @@ mod tests {
         fn alive(&self) -> bool {
             !self.dead
         }
+    }
+
+    #[test]
+    fn whoever_was_free_for_a_moment_has_launched_uncounted() {
+        let gate = Gate::default();
+        assert!(gate.take_uncounted() && gate.take_uncounted(), "nobody counts while it is free");
+        gate.give(Order::Paced);
+        assert!(gate.take_uncounted());
+        assert!(!gate.take_uncounted(), "noted");
+        for order in [Order::Watched, Order::Hold, Order::Stop, Order::Shared] {
+            gate.give(order);
+        }
+        assert!(!gate.has_uncounted());
+        gate.give(Order::Free);
+        gate.give(Order::Hold);
+        assert!(gate.has_uncounted());
     }
 
     #[test]

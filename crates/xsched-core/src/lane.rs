@@ -1,5 +1,6 @@
 //! One queue's way to the device: gate, window, marker, preemption. The life of one launch is [`Lane::launch`].
 
+mod rest;
 mod tail;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,6 +13,7 @@ use crate::level::{Level, LevelError, LevelRequest};
 use crate::sync::{Movable, Shared};
 use crate::time::Nanos;
 use crate::window::{Limit, Reservation, Window};
+use rest::Rest;
 use tail::{News, Probe, Tail};
 
 /// How long it takes at most, on a machine that is not overloaded, until the device is told of an order.
@@ -47,6 +49,7 @@ pub struct Lane {
     seen_to_until: AtomicU64,
     /// Held while the device is told whether there is work: whoever comes last has seen the latest.
     showing_work: Mutex<()>,
+    rest: Rest,
 }
 
 struct Stop {
@@ -55,8 +58,6 @@ struct Stop {
     told: Option<Level>,
     /// The order the device was told of last.
     order: Order,
-    /// The order that was last seen at the gate. While that is to be free, nobody counts what is launched.
-    ordered: Order,
 }
 
 impl Lane {
@@ -80,12 +81,13 @@ impl Lane {
             tail: Mutex::new(Tail { window, probe: None, blind_looks: 0, fenced: false }),
             news: Mutex::new(News { chosen: None, level, went_on: None }),
             has_news: AtomicBool::new(false),
-            stop: Mutex::new(Stop { level, told: None, order: Order::Free, ordered: Order::Free }),
+            stop: Mutex::new(Stop { level, told: None, order: Order::Free }),
             preempted: AtomicBool::new(false),
             held_by_device,
             is_told: AtomicBool::new(false),
             seen_to_until: AtomicU64::new(0),
             showing_work: Mutex::default(),
+            rest: Rest::default(),
         })
     }
 
@@ -138,13 +140,14 @@ impl Lane {
         admitted.launched();
         drop(admitted);
         if covered {
-            self.quiet(gate, epoch);
+            self.completed(gate, epoch);
         }
         result
     }
 
     /// Waits until launching is allowed and keeps the place until the answer is dropped.
     pub(crate) fn admit(&self) -> Admitted<'_> {
+        self.rest.end();
         // Whether a marker has come while we waited for it: then we know when.
         let mut just_came = false;
         let mut full = false;
@@ -354,7 +357,6 @@ impl Lane {
         let stands_still = self.gate().is_closed() || (ordered.stops() && !gives_way);
         // The gate alone is level 1: the device has to be told nothing.
         let wanted = (stands_still && stop.level > Level::Block).then_some(stop.level);
-        let was_counted = std::mem::replace(&mut stop.ordered, ordered) != Order::Free;
         if order == stop.order && wanted == stop.told {
             return Ok(());
         }
@@ -368,11 +370,11 @@ impl Lane {
         }
         // Before it is told, which may take until the queue has come to a stop: what is launched meanwhile is behind that.
         self.is_told.store(wanted.is_some() || order.stops(), Ordering::SeqCst);
-        if was_counted || !self.hw.marks_from_any_thread() {
-            self.show_work();
-        } else {
-            // Whatever it does it looks idle: nobody has counted.
+        if self.gate().has_uncounted() && self.hw.marks_from_any_thread() {
+            // Whatever it does it looks idle.
             self.hw.has_work(true);
+        } else {
+            self.show_work();
         }
         let done = if wanted == stop.told { Ok(()) } else { self.tell(stop, wanted) };
         if done.is_err() {
@@ -408,7 +410,7 @@ impl Wait<'_> {
     /// All of it has completed.
     pub fn over(self) {
         if let Some(epoch) = self.covered {
-            self.lane.quiet(self.gate, epoch);
+            self.lane.completed(self.gate, epoch);
         }
     }
 }

@@ -5,13 +5,14 @@
 //! * The *watcher* finds out which queues fell silent, and which waits are over. It places markers, and a queue that is
 //!   full makes it wait, as it would make any launch wait.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use xsched_core::{HEARTBEAT, Link as _, Order};
 
-use crate::joined::{JoinedQueue, Look};
+use crate::joined::JoinedQueue;
 use crate::program::Program;
 use crate::threads;
 
@@ -22,21 +23,33 @@ const LOOK_AGAIN: Duration = Duration::from_micros(250);
 /// How long both sleep when nothing is to be expected but a new order.
 const LONG_SLEEP: Duration = Duration::from_secs(1);
 
-/// What a thread does each time it comes round; answers how soon to come again.
-type Tend = fn(&Program) -> Duration;
+/// One of the two threads.
+#[derive(Clone, Copy)]
+struct Agent {
+    name: &'static str,
+    /// What it does each time it comes round; answers how soon to come again.
+    tend: fn(&Program) -> Duration,
+    sleeps_as: NonZeroU32,
+}
+
+const AGENTS: [Agent; 2] = [
+    Agent { name: "xsched-enforce", tend: enforce, sleeps_as: NonZeroU32::new(1).unwrap() },
+    Agent { name: "xsched-watch", tend: watch, sleeps_as: WATCHER },
+];
+/// What the watcher sleeps as: it can be woken without the enforcer.
+pub(crate) const WATCHER: NonZeroU32 = NonZeroU32::new(2).unwrap();
 
 /// Starts both. They end when the program is gone and somebody bumps the orders of its page.
 pub(crate) fn start(program: &Arc<Program>) -> std::io::Result<()> {
-    let agents: [(&str, Tend); 2] = [("xsched-enforce", enforce), ("xsched-watch", watch)];
-    for (name, tend) in agents {
+    for agent in AGENTS {
         let program = Arc::downgrade(program);
-        threads::start(name, move || go_round(&program, tend))?;
+        threads::start(agent.name, move || go_round(&program, agent))?;
     }
     Ok(())
 }
 
 /// Tends to the queues again whenever an order has changed, and no later than `tend` says.
-fn go_round(program: &Weak<Program>, tend: Tend) {
+fn go_round(program: &Weak<Program>, agent: Agent) {
     loop {
         let Some(program) = program.upgrade() else { return };
         let seat = program.seat();
@@ -46,9 +59,9 @@ fn go_round(program: &Weak<Program>, tend: Tend) {
             // Who moves bumps the old page afterwards; that may have been before we looked at it.
             continue;
         }
-        let sleep = tend(&program);
+        let sleep = (agent.tend)(&program);
         drop(program);
-        orders.wait(seen, Some(sleep));
+        orders.wait_as(agent.sleeps_as, seen, sleep);
     }
 }
 
@@ -63,6 +76,7 @@ fn enforce(program: &Program) -> Duration {
                 gate.give(Order::Free);
             }
         }
+        lane.tell_what_was_kept_back();
         // A device that refuses leaves the queue at level 1: the gate still holds. It is asked again: one that was to run on
         // must not stay stopped.
         if lane.enforce().is_err() {
@@ -101,6 +115,7 @@ fn watch(program: &Program) -> Duration {
     if program.waits.forget_what_is_over() {
         program.ring();
     }
+    program.note_watcher_sleeps(sleep > LOOK_FOR_IDLE);
     sleep
 }
 
@@ -109,11 +124,9 @@ fn watch_queue(queue: &Arc<JoinedQueue>, program: &Program) -> Duration {
     let lane = queue.lane();
     let gate = lane.gate();
     let (order, epoch) = (gate.order(), gate.epoch());
-    let seen = Look { gate: std::ptr::from_ref(gate).addr(), order, epoch };
-    let last = queue.note_look(seen);
-    let was_free = last.order == Order::Free || last.gate != seen.gate;
-    if was_free && order != Order::Free {
-        // Nobody has counted until now. There may be work, and it may wait for any of our queues.
+    let last_epoch = queue.note_look(epoch);
+    if order != Order::Free && gate.take_uncounted() {
+        // There may be work, and it may wait for any of our queues.
         lane.assume_busy();
         if let Some(point) = queue.record() {
             program.waits.add_unknown(queue, point);
@@ -121,11 +134,11 @@ fn watch_queue(queue: &Arc<JoinedQueue>, program: &Program) -> Duration {
         return LOOK_FOR_IDLE;
     }
     // Whoever still launches needs no question to the device.
-    let silent = epoch == last.epoch;
+    let silent = epoch == last_epoch;
     match order {
         Order::Free | Order::Hold | Order::Stop => LONG_SLEEP,
         _ if epoch.is_idle() || (silent && lane.poll_idle()) => LONG_SLEEP,
-        Order::Watched | Order::Shared | Order::Paced if silent => LOOK_AGAIN,
+        Order::Watched | Order::Shared | Order::Paced if silent || lane.keeps_back() => LOOK_AGAIN,
         Order::Watched | Order::Shared | Order::Paced => LOOK_FOR_IDLE,
     }
 }

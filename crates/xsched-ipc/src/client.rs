@@ -266,9 +266,10 @@ impl Client {
 
     /// Some queue may have become idle: finds out soon which.
     pub fn look_soon(&self) {
-        let contended = |queue: &Arc<JoinedQueue>| !queue.lane().gate().is_free();
-        if self.program.living().iter().any(contended) {
-            self.program.seat().page.orders().bump();
+        let queues = self.program.living();
+        // All of them take note.
+        if queues.iter().filter(|queue| queue.lane().may_have_ended()).count() > 0 {
+            self.program.look_now();
         }
     }
 

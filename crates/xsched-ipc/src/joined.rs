@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use xsched_core::sync::Shared;
 use xsched_core::{
-    Epoch, Gate, HalError, HwQueue, LevelError, LevelRequest, Limit, Link as _, Order, RecordedEvent, Resume,
-    XQueue,
+    Epoch, Gate, HalError, HwQueue, LevelError, LevelRequest, Limit, Link as _, RecordedEvent, Resume, XQueue,
 };
 
 use crate::client::JoinError;
@@ -20,8 +19,8 @@ pub struct JoinedQueue {
     queue: XQueue,
     /// None: there was no slot left, or the queue is retired; then it runs unscheduled.
     place: Mutex<Option<Place>>,
-    /// The watcher's own.
-    look: Mutex<Look>,
+    /// What the watcher saw of it when it looked last.
+    look: Mutex<Epoch>,
     /// What it was given of its own, kept for the next scheduler.
     wishes: Mutex<Wishes>,
     program: Arc<Program>,
@@ -31,15 +30,6 @@ struct Place {
     page: Arc<Page>,
     number: usize,
     slot: Shared<Slot>,
-}
-
-/// What the watcher saw of a queue when it looked last.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Look {
-    /// Address of the gate: what was seen at another says nothing about this one.
-    pub(crate) gate: usize,
-    pub(crate) order: Order,
-    pub(crate) epoch: Epoch,
 }
 
 impl Place {
@@ -133,6 +123,7 @@ impl JoinedQueue {
         }
         self.program.waits.add(self, holder, event);
         self.program.ring();
+        self.program.look_now();
     }
 
     /// Says that what is on this queue now may wait for any queue of this program, until it is done.
@@ -141,6 +132,7 @@ impl JoinedQueue {
             self.program.waits.add_unknown(self, point);
             if self.program.is_divided() {
                 self.program.ring();
+                self.program.look_now();
             }
         }
     }
@@ -207,7 +199,7 @@ impl JoinedQueue {
     }
 
     /// Notes what the watcher sees now. Answers what it saw last.
-    pub(crate) fn note_look(&self, now: Look) -> Look {
+    pub(crate) fn note_look(&self, now: Epoch) -> Epoch {
         std::mem::replace(&mut lock(&self.look), now)
     }
 

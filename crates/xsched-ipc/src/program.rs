@@ -51,6 +51,8 @@ pub(crate) struct Program {
     divided: AtomicBool,
     /// That was so once: since then it is written down which queue waits for which.
     keeps_account: AtomicBool,
+    /// The watcher comes round only if it is woken.
+    watcher_sleeps: AtomicBool,
     inherited: Inherited,
 }
 
@@ -81,6 +83,7 @@ impl Program {
             waits: WaitBook::default(),
             divided: AtomicBool::new(false),
             keeps_account: AtomicBool::new(false),
+            watcher_sleeps: AtomicBool::new(true),
             inherited,
         }
     }
@@ -132,6 +135,19 @@ impl Program {
         self.keeps_account.load(Ordering::SeqCst)
     }
 
+    /// Notes whether the watcher comes round only if it is woken, just before that is so.
+    pub(crate) fn note_watcher_sleeps(&self, sleeps: bool) {
+        self.watcher_sleeps.store(sleeps, Ordering::SeqCst);
+    }
+
+    /// Has the watcher come round at once.
+    pub(crate) fn look_now(&self) {
+        let seat = self.seat();
+        let orders = seat.page.orders();
+        orders.word().fetch_add(1, Ordering::SeqCst);
+        orders.wake(agent::WATCHER);
+    }
+
     /// Starts the threads that carry out a scheduler's orders, unless they run already.
     pub(crate) fn start_agents(self: &Arc<Self>) -> std::io::Result<()> {
         let mut started = lock(&self.agents);
@@ -164,6 +180,7 @@ impl Program {
         // The threads that sleep on the old page look for the new one. The last handle on a queue is dropped unlocked.
         old.page.orders().bump();
         self.ring();
+        self.look_now();
         true
     }
 
@@ -281,8 +298,16 @@ impl Link for Program {
             },
             Call::Service(_) | Call::Nobody => {}
         }
-        // An edge concerns the watcher too: a queue that became busy will have to be watched for falling silent.
-        seat.page.orders().bump();
+    }
+
+    fn watch(&self) {
+        let seat = self.seat();
+        let orders = seat.page.orders();
+        // Changed first: a watcher who is about to sleep for long either sees that, or is seen here.
+        orders.word().fetch_add(1, Ordering::SeqCst);
+        if self.watcher_sleeps.load(Ordering::SeqCst) {
+            orders.wake(agent::WATCHER);
+        }
     }
 
     fn alive(&self) -> bool {

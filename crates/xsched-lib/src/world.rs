@@ -298,7 +298,7 @@ impl World {
     /// The program has waited for something on a queue: it may have become idle.
     pub(crate) fn look_for_idle(&self, handle: usize) {
         if let Some(queue) = self.joined(handle)
-            && !queue.lane().gate().is_free()
+            && queue.lane().may_have_ended()
         {
             queue.lane().poll_idle();
         }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use actor::Actor;
 use machine::Machine;
 use measured::{claim, measured, percentile, tell};
+use rustix::process::Pid;
 use stage::Stage;
 use xsched_ipc::protocol::{Reply, Request};
 
@@ -114,4 +115,32 @@ fn a_foreground_with_short_gaps_keeps_the_device_and_one_with_long_gaps_gives_it
         claim(2 * eager < alone + native, || format!("no better than native: {}", told()))?;
         Ok(())
     });
+}
+
+/// Telling the scheduler of every end and every beginning takes longer than such a kernel.
+#[test]
+fn the_scheduler_is_not_called_by_every_kernel_of_a_program_that_waits_for_each() {
+    const KERNELS: usize = 3_000;
+    measured(|| {
+        let machine = Machine::new(Stage::with_service());
+        let idle =
+            Actor::enter(machine.run(&["--priority", "low"], &["foreground", "stream", "1", "1", "5", "0"]));
+        while idle.line() != "idle" {}
+        let kernels = KERNELS.to_string();
+        let before = times_it_slept(machine.stage.service());
+        let steps = machine.run(&["--priority", "high"], &["foreground", "stream", &kernels, "1", "5", "0"]);
+        let latencies = Actor::enter(steps).latencies();
+        let calls = times_it_slept(machine.stage.service()) - before;
+        println!("{calls} calls for {} kernels", latencies.len());
+        claim(latencies.len() == KERNELS && calls < KERNELS, || {
+            format!("{calls} calls for {KERNELS} kernels")
+        })
+    });
+}
+
+/// A service that has nothing to do sleeps until it is called.
+fn times_it_slept(service: Pid) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", service.as_raw_nonzero())).unwrap();
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    count.trim().parse().unwrap()
 }

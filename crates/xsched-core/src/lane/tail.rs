@@ -154,6 +154,9 @@ impl Lane {
         if epoch.is_idle() {
             return true;
         }
+        if self.rest.take_back(gate, epoch) {
+            return self.quiet(gate, epoch);
+        }
         let is_seen_to = Nanos::now() < Nanos(self.seen_to_until.load(Ordering::SeqCst));
         if gate.is_occupied() || self.is_preempted() || is_seen_to {
             return false;

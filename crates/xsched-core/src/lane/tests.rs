@@ -196,13 +196,81 @@ fn a_queue_that_has_come_to_its_end_while_it_was_stopped_has_no_work() {
     }
 }
 
+/// Launches and waits by turns until the end of the work is kept back.
+fn come_back_soon(lane: &Lane) {
+    let is_kept_back = (0..100_000).any(|_| {
+        lane.launch(|| ());
+        lane.begin_wait().over();
+        lane.gate().is_ready()
+    });
+    assert!(is_kept_back, "a machine on which nothing is ever done within a quarter of a millisecond?");
+}
+
+#[test]
+fn the_ends_of_a_leading_queue_that_comes_back_soon_are_kept_back_until_it_stays_away() {
+    let (_device, lane) = lane(device());
+    lane.gate().give(Order::Watched);
+    for _ in 0..2 {
+        lane.launch(|| ());
+        lane.begin_wait().over();
+        assert!(!lane.gate().is_ready(), "it is not known yet to come back soon");
+        come_back_soon(&lane);
+        std::thread::sleep(Duration::from_millis(1));
+        lane.tell_what_was_kept_back();
+        assert!(!lane.gate().is_ready(), "it has stayed away");
+    }
+    come_back_soon(&lane);
+    assert!(lane.poll_idle(), "whoever asks is told");
+    assert!(!lane.gate().is_ready());
+}
+
+#[test]
+fn nothing_is_kept_back_from_equals_or_once_a_queue_leads_no_more() {
+    let (_device, lane) = lane(device());
+    for order in [Order::Shared, Order::Paced, Order::Stop] {
+        lane.gate().give(Order::Watched);
+        come_back_soon(&lane);
+        lane.gate().give(order);
+        lane.tell_what_was_kept_back();
+        assert!(!lane.gate().is_ready(), "{order:?}");
+    }
+    for _ in 0..100 {
+        lane.gate().give(Order::Shared);
+        lane.launch(|| ());
+        lane.begin_wait().over();
+        assert!(!lane.gate().is_ready());
+    }
+}
+
+/// Else what went through another gate could be taken for what went through this one.
+#[test]
+fn what_was_kept_back_says_nothing_about_another_gate() {
+    let (_device, lane) = lane(device());
+    lane.gate().give(Order::Watched);
+    come_back_soon(&lane);
+    let passes = lane.gate().counts().passes;
+    let other = Arc::new(Gate::default());
+    lane.move_to(Shared::from(Arc::clone(&other)));
+    other.give(Order::Paced);
+    while other.counts().passes < passes {
+        other.announce(&Unlinked);
+    }
+    lane.tell_what_was_kept_back();
+    assert!(other.is_ready());
+}
+
 #[test]
 fn a_queue_that_nobody_has_counted_is_not_taken_for_idle() {
     let (device, lane) = lane(device());
-    for order in [Order::Stop, Order::Watched, Order::Stop, Order::Free] {
+    let told = |order| {
         lane.gate().give(order);
         lane.enforce().unwrap();
-    }
-    let told = ["work", "preempt", "no work", "restore", "no work", "preempt", "no work", "restore"];
-    assert_eq!(*lock(&device.told), told);
+        std::mem::take(&mut *lock(&device.told))
+    };
+    assert_eq!(told(Order::Stop), ["work", "preempt"], "what was launched until now went uncounted");
+    assert!(lane.gate().take_uncounted());
+    assert_eq!(told(Order::Watched), ["no work", "restore"]);
+    assert_eq!(told(Order::Stop), ["no work", "preempt"]);
+    told(Order::Free);
+    assert_eq!(told(Order::Stop), ["work", "preempt"]);
 }

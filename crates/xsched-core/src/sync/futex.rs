@@ -1,8 +1,12 @@
 //! A word that threads of any process can sleep on until it changes.
 
+#[cfg(not(loom))]
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{AtomicU32, Ordering};
+#[cfg(not(loom))]
+use crate::time::Nanos;
 
 /// An atomic word with a place to sleep. Works across processes when it lies in memory they share.
 #[derive(Debug)]
@@ -46,10 +50,7 @@ impl Futex {
     #[cfg(not(loom))]
     pub fn wait(&self, seen: u32, timeout: Option<Duration>) {
         use rustix::thread::futex;
-        let timeout = timeout.map(|t| rustix::time::Timespec {
-            tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: t.subsec_nanos().into(),
-        });
+        let timeout = timeout.map(timespec);
         // Every failure (changed already, interrupted, time up) means "look again" to the caller.
         let _ = futex::wait(&self.word, futex::Flags::empty(), seen, timeout.as_ref());
     }
@@ -62,6 +63,22 @@ impl Futex {
         if self.word.load(Ordering::SeqCst) == seen {
             drop(self.alarm.wait(bed).unwrap());
         }
+    }
+
+    /// The same for one who can be woken without the others: `who` is a bit of its own.
+    #[cfg(not(loom))]
+    pub fn wait_as(&self, who: NonZeroU32, seen: u32, timeout: Duration) {
+        use rustix::thread::futex;
+        // This one is told until when, not for how long.
+        let until = timespec(Duration::from_nanos(Nanos::now().0).saturating_add(timeout));
+        let _ = futex::wait_bitset(&self.word, futex::Flags::empty(), seen, Some(&until), who);
+    }
+
+    /// Wakes one who sleeps on the word as `who`.
+    #[cfg(not(loom))]
+    pub fn wake(&self, who: NonZeroU32) {
+        use rustix::thread::futex;
+        let _ = futex::wake_bitset(&self.word, futex::Flags::empty(), i32::MAX.unsigned_abs(), who);
     }
 
     /// Wakes everybody who sleeps on the word.
@@ -83,5 +100,13 @@ impl Futex {
     pub fn bump(&self) {
         self.word.fetch_add(1, Ordering::SeqCst);
         self.wake_all();
+    }
+}
+
+#[cfg(not(loom))]
+fn timespec(time: Duration) -> rustix::time::Timespec {
+    rustix::time::Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
     }
 }

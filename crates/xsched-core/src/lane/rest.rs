@@ -1,0 +1,116 @@
+//! Short gaps in a queue's work, of which nobody is told.
+//!
+//! To say that a queue has come to its end, and that it has work again, takes system calls and wakes the scheduler. A
+//! program that waits for each piece of work before it launches the next would pay for that every time, and nobody is given
+//! the device in so short a gap. So the end of a queue's work is kept back if the queue leads and has lately come back soon
+//! each time. If it does stay away, whoever watches the queue tells.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::{Lane, lock};
+use crate::gate::{Epoch, Gate, Order};
+use crate::time::Nanos;
+
+/// Who comes back within that has made a short gap.
+const SHORT: Nanos = Nanos::from_micros(250);
+/// After so many short gaps the next one is expected to be short.
+const ENOUGH: u32 = 3;
+
+#[derive(Default)]
+pub(super) struct Rest {
+    /// Since when the queue is known to have nothing to do; zero if it was launched to since.
+    since: AtomicU64,
+    /// How many of the last gaps were short, one after the other.
+    short_gaps: AtomicU32,
+    /// The end that was kept back: the gate, and what had been launched through it.
+    kept_back: Mutex<Option<(usize, Epoch)>>,
+}
+
+impl Rest {
+    fn begin(&self) {
+        if self.since.load(Ordering::Relaxed) == 0 {
+            self.since.store(Nanos::now().0, Ordering::Relaxed);
+        }
+    }
+
+    /// The queue has work again. Nearly always there was no gap at all.
+    #[inline]
+    pub(super) fn end(&self) {
+        // Relaxed, here and below: what is kept of the gaps only says what is likely.
+        let since = self.since.load(Ordering::Relaxed);
+        if since != 0 {
+            self.since.store(0, Ordering::Relaxed);
+            let is_short = Nanos::now() - Nanos(since) <= SHORT;
+            let before = self.short_gaps.load(Ordering::Relaxed);
+            self.short_gaps.store(if is_short { ENOUGH.min(before + 1) } else { 0 }, Ordering::Relaxed);
+        }
+    }
+
+    fn is_expected_to_be_short(&self) -> bool {
+        self.short_gaps.load(Ordering::Relaxed) >= ENOUGH
+    }
+
+    /// Whether this end was kept back. It no longer is.
+    pub(super) fn take_back(&self, gate: &Gate, epoch: Epoch) -> bool {
+        let mut kept_back = lock(&self.kept_back);
+        let is_this = *kept_back == Some((std::ptr::from_ref(gate).addr(), epoch));
+        if is_this {
+            *kept_back = None;
+            // It stayed away after all, or somebody wants to know each time.
+            self.short_gaps.store(0, Ordering::Relaxed);
+        }
+        is_this
+    }
+}
+
+impl Lane {
+    /// Somebody has waited for everything that was launched before the epoch, and it has completed.
+    pub(super) fn completed(&self, gate: &Gate, epoch: Epoch) {
+        if epoch.is_idle() {
+            // There was nothing, and so nothing has ended.
+            return;
+        }
+        let leads = || gate.order() == Order::Watched;
+        if leads() && self.rest.is_expected_to_be_short() && gate.epoch() == epoch {
+            *lock(&self.rest.kept_back) = Some((std::ptr::from_ref(gate).addr(), epoch));
+            self.rest.begin();
+            // Who changes the order looks for what was kept back; that may have been just before.
+            if leads() {
+                return;
+            }
+        }
+        if self.quiet(gate, epoch) {
+            self.rest.begin();
+        }
+    }
+
+    /// Somebody has waited for something that may have been the end of the queue's work. Answers whether that should be found
+    /// out now: it can wait if the queue is expected back soon.
+    #[must_use]
+    pub fn may_have_ended(&self) -> bool {
+        let gate = self.gate();
+        if gate.is_free() || gate.epoch().is_idle() {
+            return false;
+        }
+        self.rest.begin();
+        gate.order() != Order::Watched || !self.rest.is_expected_to_be_short()
+    }
+
+    /// Whether the end of the queue's work may be kept back: then somebody has to look often whether it is to be told.
+    #[must_use]
+    pub fn keeps_back(&self) -> bool {
+        self.rest.is_expected_to_be_short()
+    }
+
+    /// Tells that the queue has nothing to do if that was kept back for too long. To be called when the order has changed, too.
+    pub fn tell_what_was_kept_back(&self) {
+        let gate = self.gate();
+        let epoch = gate.epoch();
+        let since = Nanos(self.rest.since.load(Ordering::Relaxed));
+        let is_due = gate.order() != Order::Watched || Nanos::now() - since > SHORT;
+        if is_due && self.rest.take_back(gate, epoch) {
+            self.quiet(gate, epoch);
+        }
+    }
+}
