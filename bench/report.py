@@ -36,13 +36,13 @@ class Results:
             with open(path) as file:
                 data = json.load(file)
             if data.get("gpu") and not data.get("quick"):
-                self.files.append((data.get("date", ""), "first-look" not in path, os.path.basename(path), data))
-        self.files.sort(reverse=True, key=lambda file: file[:3])
+                self.files.append((data.get("date", ""), os.path.basename(path), data))
+        self.files.sort(reverse=True, key=lambda file: file[:2])
 
     def all(self, *place):
         """All that have it, with their files: first those in which nothing of it failed."""
         found = []
-        for _, _, name, data in self.files:
+        for _, name, data in self.files:
             part = data
             for key in place:
                 part = part.get(key) if isinstance(part, dict) else None
@@ -244,7 +244,10 @@ class Report:
                 f"{head('', 'foreground p50 / p99 / max', 'p99 / alone', 'backgrounds, and their sum of one alone')}\n{rows(*lines)}")
 
     def eager(self):
-        part, data, name = self.results.section("table", "eager")
+        def is_whole(found):
+            return all({"native", "xsched auto"} <= model["scenes"].keys() for model in found[0].values())
+
+        part, data, name = next(filter(is_whole, self.results.all("table", "eager")), (None, None, None))
         if not part:
             return None
         lines = []

@@ -79,8 +79,8 @@ fn whichever_way_a_program_waits_it_is_found_idle_soon() {
     measured(|| {
         let undisturbed = undisturbed();
         // 3 ms of work, then 17 ms of nothing, of which the batch can use most if it is let. The last never asks.
-        for how in ["stream", "context", "query", "event", "none"] {
-            let (pace, _) = beside(&[how, "60", "3", "1000", "17000"]);
+        for how in ["stream", "context", "query", "event", "each", "none"] {
+            let (pace, _) = beside(&[how, "60", "12", "250", "17000"]);
             println!(
                 "{how:>8}: the batch makes {pace:.0} rounds of 2 ms in a second, {undisturbed:.0} undisturbed"
             );

@@ -142,20 +142,24 @@ fn stream_of(config: *const LaunchConfig) -> Stream {
 
 /// What tells streams apart: handles are unique, but the default stream is each context's own, and one kind of it each
 /// thread's too.
-fn key(stream: Stream, default: usize) -> Option<(usize, Context)> {
+fn key(stream: Stream, default: usize) -> Option<usize> {
     thread_local!(static HERE: u8 = const { 0 });
+    let handle = if stream.is_null() { default } else { stream.addr() };
+    let key = match handle {
+        LEGACY => current_context()?.addr() + LEGACY,
+        PER_THREAD => {
+            HERE.with(|here| std::ptr::from_ref(here).addr()) ^ current_context()?.addr().rotate_left(20)
+        }
+        _ => handle,
+    };
+    Some(key)
+}
+
+fn current_context() -> Option<Context> {
     let mut context = std::ptr::null_mut();
     // SAFETY: the place has room for a handle.
     let code = unsafe { vendor::CTX_GET_CURRENT.get()?(&raw mut context) };
-    if code != vendor::SUCCESS || context.is_null() {
-        return None;
-    }
-    let key = match if stream.is_null() { default } else { stream.addr() } {
-        LEGACY => context.addr() + LEGACY,
-        PER_THREAD => HERE.with(|here| std::ptr::from_ref(here).addr()) ^ context.addr().rotate_left(20),
-        handle => handle,
-    };
-    Some((key, context))
+    (code == vendor::SUCCESS && !context.is_null()).then_some(context)
 }
 
 fn launch(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
@@ -178,9 +182,9 @@ fn launch_by(
         if capture::is_captured(stream) {
             return;
         }
-        let Some((key, context)) = key(stream, default) else { return };
+        let Some(key) = key(stream, default) else { return };
         let known = world.with(key, |station| station.map(|station| way(station, call)).is_some());
-        if !known && adopt(world, key, stream, default, context) {
+        if !known && adopt(world, key, stream, default) {
             world.with(key, |station| station.map(|station| way(station, call)));
         }
     })
@@ -189,7 +193,7 @@ fn launch_by(
 fn synchronize(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
     let Some(world) = world() else { return real() };
     forward_once(real, |call| {
-        if let Some((key, _)) = key(stream, default) {
+        if let Some(key) = key(stream, default) {
             world.with(key, |station| station.map(|station| station.synchronize(call)));
         }
     })
@@ -205,7 +209,7 @@ fn query(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
         code == Some(vendor::SUCCESS)
     };
     aside(|| {
-        if let Some((key, _)) = key(stream, default) {
+        if let Some(key) = key(stream, default) {
             world.with(key, |station| station.map(|station| station.query(&mut ask)));
         }
     });
@@ -230,7 +234,7 @@ fn wait_for_event(real: impl FnOnce() -> Code, stream: Stream, default: usize) -
     let code = real();
     aside(|| {
         if let Some(world) = world().filter(|world| code == vendor::SUCCESS && world.keeps_account())
-            && let Some((key, _)) = key(stream, default)
+            && let Some(key) = key(stream, default)
         {
             world.waits_for_anybody(key);
         }
@@ -272,7 +276,7 @@ pub(crate) fn find(stream: Stream) -> Found<impl FnOnce() -> Option<Arc<dyn Leas
     let its_own = (stream.addr() > PER_THREAD).then(|| context_of(stream)).flatten();
     let (key, context) = match its_own {
         Some(context) => (stream.addr(), context),
-        None => key(stream, LEGACY)?,
+        None => (key(stream, LEGACY)?, current_context()?),
     };
     let stream = if stream.is_null() { std::ptr::without_provenance_mut(LEGACY) } else { stream };
     Some((key, move || {
@@ -292,7 +296,8 @@ fn context_of(stream: Stream) -> Option<Context> {
 }
 
 #[cold]
-fn adopt(world: &World, key: usize, stream: Stream, default: usize, context: Context) -> bool {
+fn adopt(world: &World, key: usize, stream: Stream, default: usize) -> bool {
+    let Some(context) = current_context() else { return false };
     let stream = if stream.is_null() { std::ptr::without_provenance_mut(default) } else { stream };
     let adopted = world.adopt(key, || CudaStream::new(stream, context));
     if adopted && stream.addr() == PER_THREAD {

@@ -3,7 +3,8 @@
  *
  *   foreground HOW ROUNDS KERNELS KERNEL_US PAUSE_US
  *
- * HOW: stream, context, event (waits), query (asks until it is done), none (never asks, and pauses for the kernels too).
+ * HOW: stream, context, event (waits), each (waits for every kernel), query (asks until it is done), none (never asks, and pauses
+ * for the kernels too).
  * Says how many microseconds each round took; with none, 0. Then "idle", and ends with a line of input.
  */
 #include "gpu.h"
@@ -20,7 +21,10 @@ int main(int argc, char **argv) {
     int asks = strcmp(how, "none") != 0;
     for (long round = 0; round < rounds; round++) {
         uint64_t begun = now_ns();
-        for (long n = 0; n < kernels; n++) MUST(spin(stream, us * 1000));
+        for (long n = 0; n < kernels; n++) {
+            MUST(spin(stream, us * 1000));
+            if (strcmp(how, "each") == 0) MUST(cuStreamSynchronize(stream));
+        }
         if (strcmp(how, "event") == 0) {
             MUST(cuEventRecord(end, stream));
             MUST(cuEventSynchronize(end));
