@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::capture::{CaptureState, Exec, Graph};
@@ -65,16 +65,18 @@ pub(crate) struct World {
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
 /// Rung when something has been done by the device.
 static PROGRESS: Condvar = Condvar::new();
-/// The process that called `cuInit`; 0: none yet.
-static PROCESS: AtomicI32 = AtomicI32::new(0);
+/// Whether `cuInit` was called, and by whom.
+static BEGUN: AtomicU8 = AtomicU8::new(NOT_YET);
+const NOT_YET: u8 = 0;
+const HERE: u8 = 1;
+const BEFORE_THE_FORK: u8 = 2;
 
 /// The world, for as long as its lock is held.
 pub(crate) struct Held(MutexGuard<'static, Option<World>>);
 
 /// Takes the lock. As with the vendor's driver, a child of a process that has used it cannot.
 pub(crate) fn world() -> Result<Held, Code> {
-    // SAFETY: asks the system for a number.
-    if PROCESS.load(Ordering::Acquire) != unsafe { libc::getpid() } {
+    if BEGUN.load(Ordering::Acquire) != HERE {
         return Err(Code::ERROR_NOT_INITIALIZED);
     }
     let mut held = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,10 +86,15 @@ pub(crate) fn world() -> Result<Held, Code> {
 
 /// `cuInit`: the world begins.
 pub(crate) fn begin() -> Result<(), Code> {
-    // SAFETY: asks the system for a number.
-    let me = unsafe { libc::getpid() };
-    match PROCESS.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) {
-        Err(other) if other != me => Err(Code::ERROR_NOT_INITIALIZED),
+    extern "C" fn in_the_child() {
+        BEGUN.store(BEFORE_THE_FORK, Ordering::Release);
+    }
+    match BEGUN.compare_exchange(NOT_YET, HERE, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: what it calls in a child stores a number.
+        Ok(_) if unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) } != 0 => {
+            Err(Code::ERROR_OUT_OF_MEMORY)
+        }
+        Err(BEFORE_THE_FORK) => Err(Code::ERROR_NOT_INITIALIZED),
         _ => Ok(()),
     }
 }

@@ -97,10 +97,10 @@ impl Lane {
         gate.order() != Order::Watched || !self.rest.is_expected_to_be_short()
     }
 
-    /// Whether the end of the queue's work may be kept back: then somebody has to look often whether it is to be told.
+    /// Whether the queue seems to be in a gap that nobody was told of: then somebody has to look again soon.
     #[must_use]
-    pub fn keeps_back(&self) -> bool {
-        self.rest.is_expected_to_be_short()
+    pub fn may_keep_back(&self) -> bool {
+        self.rest.is_expected_to_be_short() && self.rest.since.load(Ordering::Relaxed) != 0
     }
 
     /// Tells that the queue has nothing to do if that was kept back for too long. To be called when the order has changed, too.
