@@ -5,7 +5,7 @@
 
 Without XSched, alone under it, and as the more important of two of which the other has nothing to do: all take turns, so that what else the
 machine does meets all of them. The launches are such that the driver refuses at once. On the default stream the driver is asked
-for the current context, which takes the stand-in much longer than the real one.
+for the current context, too.
 """
 import argparse
 import contextlib
