@@ -19,8 +19,9 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BUILT, STANDIN = ROOT / "target/release", ROOT / "standins/cuda"
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "standins/cuda/tests"))
+from standin import BUILT, Standin  # noqa: E402
+
 LAUNCHES, WAITS = 1_000_000, 4_000
 MEASURED = {"a launch on a stream of its own, ns": ["launches", "own", LAUNCHES],
             "a launch on the default stream, ns": ["launches", "default", LAUNCHES],
@@ -28,19 +29,11 @@ MEASURED = {"a launch on a stream of its own, ns": ["launches", "own", LAUNCHES]
             "the same, waited for by an event, us": ["foreground", "event", WAITS, 1, 5, 0]}
 
 
-class Stage:
-    """The stand-in, the programs and a service in a directory of their own."""
+class Stage(Standin):
+    """The stand-in, the programs and a service."""
 
     def __init__(self, place):
-        self.place = pathlib.Path(place)
-        (self.place / "libcuda.so.1").symlink_to(BUILT / "libstandin_cuda.so")
-        sources = STANDIN / "tests/programs"
-        for name in {words[0] for words in MEASURED.values()}:
-            subprocess.run([os.environ.get("CC", "cc"), "-std=gnu11", "-O2", "-I", STANDIN, "-I", sources, "-o", self.place / name,
-                            sources / f"{name}.c", self.place / "libcuda.so.1", "-ldl", "-lpthread"], check=True)
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("XSCHED_", "LD_"))}
-        self.environment |= {"XSCHED_SOCKET": str(self.place / "socket"), "LD_LIBRARY_PATH": str(self.place),
-                             "XSCHED_STANDIN_CUDA": str(self.place / "gpu")}
+        super().__init__(place, {words[0] for words in MEASURED.values()})
 
     def start(self, *command):
         return subprocess.Popen([str(word) for word in command], env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -100,9 +93,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
-    missing = [name for name in ("xsched", "libxsched.so", "libstandin_cuda.so") if not (BUILT / name).exists()]
-    if missing:
-        sys.exit(f"{BUILT} has no {' and no '.join(missing)}: cargo build --release --workspace")
     with tempfile.TemporaryDirectory(prefix="xsched-launches-") as place:
         stage = Stage(place)
         with stage.service():

@@ -1,0 +1,25 @@
+"""The stand-in and its test programs in a directory of their own, for scripts that measure or soak what `cargo build --release --workspace` built."""
+import os
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+BUILT = HERE.parent.parent.parent / "target/release"
+
+
+class Standin:
+    def __init__(self, place, programs):
+        """Builds the programs, by name, in `place`."""
+        missing = [name for name in ("xsched", "libxsched.so", "libstandin_cuda.so") if not (BUILT / name).exists()]
+        if missing:
+            sys.exit(f"{BUILT} has no {' and no '.join(missing)}: cargo build --release --workspace")
+        self.place = pathlib.Path(place)
+        (self.place / "libcuda.so.1").symlink_to(BUILT / "libstandin_cuda.so")
+        sources = HERE / "programs"
+        for name in programs:
+            subprocess.run([os.environ.get("CC", "cc"), "-std=gnu11", "-O2", "-I", HERE.parent, "-I", sources, "-o", self.place / name,
+                            sources / f"{name}.c", self.place / "libcuda.so.1", "-ldl", "-lpthread"], check=True)
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("XSCHED_", "LD_"))}
+        self.environment |= {"XSCHED_SOCKET": str(self.place / "socket"), "LD_LIBRARY_PATH": str(self.place),
+                             "XSCHED_STANDIN_CUDA": str(self.place / "gpu")}
