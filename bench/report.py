@@ -81,7 +81,7 @@ class Report:
 
     def __init__(self, results):
         self.results, self.parts, self.pictures = results, {}, {}
-        for name in ("comparison", "latency", "micro", "overhead", "shares", "backgrounds", "eager"):
+        for name in ("comparison", "latency", "micro", "overhead", "shares", "backgrounds", "eager", "tokens"):
             lines = getattr(self, name)()
             only = "table" if name in ("comparison", "micro") else name
             self.parts[name] = lines or f"Not measured yet: `python3 bench/gpu/run.py --xsched PATH/TO/xsched --only {only}`."
@@ -243,11 +243,11 @@ class Report:
         return (f"{where(data, name)}. {part['foreground']}, beside {part['background']}.\n\n"
                 f"{head('', 'foreground p50 / p99 / max', 'p99 / alone', 'backgrounds, and their sum of one alone')}\n{rows(*lines)}")
 
-    def eager(self):
+    def services(self, kind):
         def is_whole(found):
             return all({"native", "xsched auto"} <= model["scenes"].keys() for model in found[0].values())
 
-        part, data, name = next(filter(is_whole, self.results.all("table", "eager")), (None, None, None))
+        part, data, name = next(filter(is_whole, self.results.all("table", kind)), (None, None, None))
         if not part:
             return None
         lines = []
@@ -258,6 +258,12 @@ class Report:
                 lines.append((model["what"], SHORT[scene], times(figure),
                               f"{figure['p99_ms'] / alone['p99_ms']:.2f}" if alone else "", f"{mean(low):.1f} it/s" if low else ""))
         return f"{where(data, name)}. Alone is the same process alone.\n\n{head('', '', 'p50 / p99 / max', 'p99 / alone', 'background')}\n{rows(*lines)}"
+
+    def eager(self):
+        return self.services("eager")
+
+    def tokens(self):
+        return self.services("tokens")
 
 
 def fill(page, text, parts):

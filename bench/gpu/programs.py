@@ -29,7 +29,7 @@ import torch
 
 if args.program.startswith("resnet") or args.program == "streams":
     import torchvision
-else:
+elif args.program != "tokens-graph":
     import transformers
 
 DEVICE, CUDA = args.device, args.device == "cuda"
@@ -88,7 +88,7 @@ class Graph(Eager):
             self.stream.synchronize()
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, stream=self.stream):
-                self.out = self.model(*self.inputs)
+                self.step()
         synchronize()
 
     def request(self):
@@ -97,6 +97,25 @@ class Graph(Eager):
         with torch.cuda.stream(self.stream):
             self.graph.replay()
             self.stream.synchronize()
+
+
+class Tokens(Graph):
+    """A step as one CUDA graph, over and over: each is waited for, because its token decides how to go on."""
+
+    TOKENS = 20
+
+    def step(self):
+        super().step()
+        self.token = self.out[0, -1].argmax()
+
+    def request(self):
+        for _ in range(self.TOKENS):
+            if CUDA:
+                with torch.cuda.stream(self.stream):
+                    self.graph.replay()
+                    self.token.item()
+            else:
+                self.step()
 
 
 class Decoder:
@@ -203,12 +222,20 @@ def bert_of(batch):
     return (model.half() if CUDA else model), (x,)
 
 
+def transformer():
+    layers = 2 if args.small else 12
+    model = torch.nn.Sequential(*(torch.nn.TransformerEncoderLayer(1024, 16, 4096, batch_first=True) for _ in range(layers)))
+    x = torch.randn(1, 64, 1024)
+    return (model.eval().half(), (x.half(),)) if CUDA else (model.eval(), (x,))
+
+
 PROGRAMS = {
     "resnet152-graph": lambda: Graph(resnet152(1)),
     "resnet152-eager": lambda: Eager(resnet152(32)),
     "resnet152-64": lambda: Eager(resnet152(64)),
     "bert-large": lambda: Eager(bert_large(16)),
     "bert-large-64": lambda: Eager(bert_large(64)),
+    "tokens-graph": lambda: Tokens(transformer),
     "decoder": Decoder,
     "resnet50-training": Training,
     "streams": lambda: Streams(resnet152(1)),

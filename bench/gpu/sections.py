@@ -203,9 +203,9 @@ def table(stage, clock, crew, out, quick):
 
 # ---------------------------------------------------------------- kernels of a chosen length
 
-def kernels_beside(stage, setting, kernels, length_us, requests, period_ms):
+def kernels_beside(stage, setting, kernels, length_us, requests, period_ms, more=("--length-us", 20)):
     """One service of short kernels beside a load of `length_us`, or alone if that is none."""
-    arguments = ["--kernels", kernels, "--length-us", 20, "--requests", requests, "--period-ms", period_ms]
+    arguments = ["--kernels", kernels, "--requests", requests, "--period-ms", period_ms, *more]
 
     def measure():
         with stage.worker("latency", *arguments, options=options(setting, "high")) as worker:
@@ -229,16 +229,17 @@ def kernels_beside(stage, setting, kernels, length_us, requests, period_ms):
 
 def micro(stage, clock, crew, out, quick):
     requests = 80 if quick else 160
-    rows = {"hundred": (100, 10, "100 kernels of 20 us beside kernels of 2 ms"),
-            "one": (1, 8, "one kernel of 20 us beside kernels of 2 ms")}
-    for row, (kernels, period_ms, what) in rows.items():
+    rows = {"hundred": (100, 10, (20,), "100 kernels of 20 us beside kernels of 2 ms"),
+            "one": (1, 8, (20,), "one kernel of 20 us beside kernels of 2 ms"),
+            "pieces": (12, 15, (250, "--wait-each"), "12 kernels of 250 us, each waited for, beside kernels of 2 ms")}
+    for row, (kernels, period_ms, more, what) in rows.items():
         part = out.setdefault(row, {"what": what, "scenes": {}})["scenes"]
         # Level 3 is what auto takes where the device has it.
         for setting in ("alone", "native", "xsched level 1", "xsched level 2", "xsched auto"):
             length = None if setting == "alone" else 2000
             took = 2 * START + requests * period_ms * 1.2 / 1e3
             scene = clock.scene(f"table: {what}: {setting}", took, kernels_beside, stage, setting, kernels, length,
-                                requests, period_ms)
+                                requests, period_ms, ("--length-us", *more))
             if scene:
                 part[setting] = scene
                 show(scene, part.get("alone"))
@@ -261,7 +262,6 @@ def latency(stage, clock, crew, out, quick):
 
 # ---------------------------------------------------------------- overhead
 
-EAGER_MODELS = {"resnet152-eager": "ResNet-152 fp16 batch 32, eager", "bert-large": "BERT-large fp16 batch 16, eager"}
 # Batches that keep the GPU busy: smaller ones measure Python, which differs by a third from process to process. On a slow host
 # these do, too, so each is measured in two processes of either kind.
 OVERHEAD_MODELS = {"resnet152-64": ("ResNet-152 fp16 batch 64, eager", 2), "bert-large-64": ("BERT-large fp16 batch 64, eager", 2),
@@ -444,43 +444,52 @@ def backgrounds(stage, clock, crew, out, quick):
     crew.dismiss("backgrounds")
 
 
-# ---------------------------------------------------------------- eager foregrounds
+# ---------------------------------------------------------------- other services
 
-EAGER = {"resnet152-eager": 70.0, "bert-large": 60.0}
-
-
-def eager_crew(_):
-    crew = {}
-    for setting in ("native", "xsched auto"):
-        crew[f"eager {setting} low"] = (TRAINING, options(setting, "low"), {})
-        for model in EAGER:
-            crew[f"eager {setting} {model}"] = (model, options(setting, "high"), {})
-    return crew
+# Kind -> program -> what it is, and the time from one request to the next.
+SERVICES = {
+    "eager": {"resnet152-eager": ("ResNet-152 fp16 batch 32, eager", 70.0), "bert-large": ("BERT-large fp16 batch 16, eager", 60.0)},
+    "tokens": {"tokens-graph": ("12 transformer layers as a CUDA graph, 20 tokens, each waited for", 40.0)},
+}
 
 
-def eager(stage, clock, crew, out, quick):
-    requests = 30 if quick else 90
+def services(kind):
+    """A section with the services of one kind beside training, and the programs it needs."""
+    models = SERVICES[kind]
 
-    def both(setting):
-        low, *highs = crew.prepare(f"eager {setting} low", *(f"eager {setting} {model}" for model in EAGER))
-        try:
-            for model, high in zip(EAGER, highs):
-                part = out.setdefault(model, {"what": EAGER_MODELS[model], "scenes": {}})["scenes"]
-                # Each process for itself: those that launch from Python differ by a third from one process to another.
-                alone = scene_figures(serve(high, requests, EAGER[model]))
-                show(alone)
-                part.setdefault("alone", alone)
-                low.tell(do="start")
-                time.sleep(1.0)
-                result = serve(high, requests, EAGER[model])
-                part[setting] = {**scene_figures(result), "own_alone": alone}
-                part[setting]["background_it_per_s"] = rates(stop(low), result["begin"], result["end"])
-                show(part[setting], alone)
-        finally:
-            for program in (low, *highs):
-                program.end(2.0)
+    def crew_of(_):
+        crew = {}
+        for setting in ("native", "xsched auto"):
+            crew[f"{kind} {setting} low"] = (TRAINING, options(setting, "low"), {})
+            for model in models:
+                crew[f"{kind} {setting} {model}"] = (model, options(setting, "high"), {})
+        return crew
 
-    for setting in ("native", "xsched auto"):
-        spans = sum(EAGER.values()) * requests / 1e3 * (2 if setting == "native" else 1)
-        clock.scene(f"eager foregrounds: {setting}", PREPARE + spans + 3, both, setting)
-    crew.dismiss("eager")
+    def measure(stage, clock, crew, out, quick):
+        requests = 30 if quick else 90
+
+        def under(setting):
+            low, *highs = crew.prepare(f"{kind} {setting} low", *(f"{kind} {setting} {model}" for model in models))
+            try:
+                for (model, (what, period)), high in zip(models.items(), highs):
+                    part = out.setdefault(model, {"what": what, "scenes": {}})["scenes"]
+                    # Each process for itself: those that launch from Python differ by a third from one process to another.
+                    alone = scene_figures(serve(high, requests, period))
+                    show(alone)
+                    part.setdefault("alone", alone)
+                    low.tell(do="start")
+                    time.sleep(1.0)
+                    result = serve(high, requests, period)
+                    part[setting] = {**scene_figures(result), "own_alone": alone}
+                    part[setting]["background_it_per_s"] = rates(stop(low), result["begin"], result["end"])
+                    show(part[setting], alone)
+            finally:
+                for program in (low, *highs):
+                    program.end(2.0)
+
+        for setting in ("native", "xsched auto"):
+            spans = sum(period for _, period in models.values()) * requests / 1e3 * 2
+            clock.scene(f"{kind}: {setting}", PREPARE + spans + 3, under, setting)
+        crew.dismiss(kind)
+
+    return measure, ("table", kind), crew_of

@@ -21,7 +21,7 @@
 
 use std::time::Duration;
 
-use crate::sync::{AtomicU32, AtomicU64, Futex, Ordering, fence_for_loom};
+use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Futex, Ordering, fence_for_loom};
 use crate::time::Nanos;
 
 /// What the scheduler allows.
@@ -38,6 +38,8 @@ pub enum Order {
     Paced,
     /// Do not launch: somebody more important runs, and takes the device from what is running where that is possible.
     Hold,
+    /// As hold, and be off the device at once: who runs makes many short pauses, and would have to take it again after each.
+    Freeze,
     /// Do not launch, and be off the device: an equal takes the place, or a person wants this to stand still.
     Stop,
 }
@@ -49,7 +51,9 @@ const HOLD: u32 = 1 << 2;
 const STOP: u32 = 1 << 3;
 /// Only together with `WATCHED`.
 const EQUALS: u32 = 1 << 4;
-const ORDERS: u32 = WATCHED | EQUALS | PACED | HOLD | STOP;
+/// Only together with `HOLD`.
+const FREEZE: u32 = 1 << 5;
+const ORDERS: u32 = WATCHED | EQUALS | PACED | HOLD | FREEZE | STOP;
 /// The program suspended this queue itself.
 const CLOSED: u32 = 1 << 16;
 /// The program drives this queue itself: never take the free path, so that closing can be waited for.
@@ -65,6 +69,7 @@ impl Order {
             Self::Shared => WATCHED | EQUALS,
             Self::Paced => PACED,
             Self::Hold => HOLD,
+            Self::Freeze => HOLD | FREEZE,
             Self::Stop => HOLD | STOP,
         }
     }
@@ -72,13 +77,15 @@ impl Order {
     /// Whether launches wait.
     #[must_use]
     pub const fn stops(self) -> bool {
-        matches!(self, Self::Hold | Self::Stop)
+        matches!(self, Self::Hold | Self::Freeze | Self::Stop)
     }
 
     /// Understands any word: the strictest bit counts.
     const fn of(word: u32) -> Self {
         if word & HOLD != 0 && word & STOP != 0 {
             Self::Stop
+        } else if word & HOLD != 0 && word & FREEZE != 0 {
+            Self::Freeze
         } else if word & HOLD != 0 {
             Self::Hold
         } else if word & (PACED | PACED_BY_PROGRAM) != 0 {
@@ -129,7 +136,9 @@ pub struct Gate {
     /// Threads held at the gate.
     waiting: AtomicU32,
     /// Zero if launches may have gone through uncounted, until somebody takes note.
-    counted: AtomicU32,
+    counted: AtomicU16,
+    /// Not zero if the work comes in many small pieces that are waited for.
+    in_pieces: AtomicU16,
     /// Twice the launches through the counted path, plus one while there is work: see [`Gate::quiet`].
     activity: AtomicU64,
     /// Time threads spent held, in nanoseconds.
@@ -175,7 +184,8 @@ impl Default for Gate {
             word: Futex::new(0),
             inside: Futex::new(0),
             waiting: AtomicU32::new(0),
-            counted: AtomicU32::new(0),
+            counted: AtomicU16::new(0),
+            in_pieces: AtomicU16::new(0),
             activity: AtomicU64::new(0),
             held_ns: AtomicU64::new(0),
             holds: AtomicU64::new(0),
@@ -230,6 +240,12 @@ impl Gate {
     pub fn is_ready(&self) -> bool {
         // SeqCst: pairs with the writes in `announce`, `quiet` and `hold_thread`, which ring after writing.
         !self.epoch().is_idle() || self.waiting.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether the program waits for each of many small pieces of work.
+    #[must_use]
+    pub fn works_in_pieces(&self) -> bool {
+        self.in_pieces.load(Ordering::Relaxed) != 0
     }
 
     /// What happened here so far.
@@ -334,6 +350,15 @@ impl Gate {
         }
     }
 
+    /// Says whether the work comes in many small pieces that are waited for. Rings if that is new.
+    pub fn set_in_pieces(&self, in_pieces: bool, link: &dyn Link) {
+        if self.works_in_pieces() != in_pieces {
+            // Relaxed: who rings has written before, and who is called reads afterwards.
+            self.in_pieces.store(in_pieces.into(), Ordering::Relaxed);
+            link.ring();
+        }
+    }
+
     /// Whether some thread is between the gate and the end of its launch.
     #[must_use]
     pub fn is_occupied(&self) -> bool {
@@ -383,6 +408,7 @@ impl Gate {
         }
         self.word.word().store(0, Ordering::SeqCst);
         self.counted.store(0, Ordering::SeqCst);
+        self.in_pieces.store(0, Ordering::Relaxed);
         self.word.wake_all();
     }
 
@@ -485,8 +511,8 @@ mod tests {
     fn orders_and_the_programs_own_bits_do_not_disturb_each_other() {
         let gate = Gate::default();
         gate.close();
-        for order in
-            [Order::Hold, Order::Paced, Order::Stop, Order::Hold, Order::Free, Order::Stop, Order::Watched]
+        let (hold, freeze, stop) = (Order::Hold, Order::Freeze, Order::Stop);
+        for order in [hold, Order::Paced, stop, hold, freeze, stop, Order::Free, stop, freeze, Order::Watched]
         {
             gate.give(order);
             assert_eq!(gate.order(), order);
@@ -500,7 +526,7 @@ mod tests {
     #[test]
     fn rubbish_in_the_word_is_read_as_the_strictest_order_it_contains() {
         assert_eq!(Order::of(u32::MAX), Order::Stop);
-        assert_eq!(Order::of(STOP | EQUALS), Order::Free, "they say nothing alone");
+        assert_eq!(Order::of(STOP | FREEZE | EQUALS), Order::Free, "they say nothing alone");
         assert_eq!(Order::of(WATCHED | PACED), Order::Paced);
         assert_eq!(Order::of(1 << 9), Order::Free);
     }

@@ -147,7 +147,9 @@ impl Lane {
 
     /// Waits until launching is allowed and keeps the place until the answer is dropped.
     pub(crate) fn admit(&self) -> Admitted<'_> {
-        self.rest.end();
+        if let Some(in_pieces) = self.rest.end() {
+            self.gate().set_in_pieces(in_pieces, &*self.link);
+        }
         // Whether a marker has come while we waited for it: then we know when.
         let mut just_came = false;
         let mut full = false;

@@ -136,7 +136,7 @@ fn watch_queue(queue: &Arc<JoinedQueue>, program: &Program) -> Duration {
     // Whoever still launches needs no question to the device.
     let silent = epoch == last_epoch;
     match order {
-        Order::Free | Order::Hold | Order::Stop => LONG_SLEEP,
+        Order::Free | Order::Hold | Order::Freeze | Order::Stop => LONG_SLEEP,
         _ if epoch.is_idle() || (silent && lane.poll_idle()) => LONG_SLEEP,
         Order::Watched | Order::Shared | Order::Paced if silent || lane.may_keep_back() => LOOK_AGAIN,
         Order::Watched | Order::Shared | Order::Paced => LOOK_FOR_IDLE,

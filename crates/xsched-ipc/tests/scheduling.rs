@@ -93,6 +93,37 @@ fn an_important_program_stops_the_others_for_as_long_as_it_is_busy() {
 }
 
 #[test]
+fn beside_a_program_that_waits_for_each_small_piece_of_work_the_others_leave_the_device() {
+    let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
+    let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
+    eventually("both are known", || high.order() == Order::Watched && low.order() == Order::Paced);
+    low.launch(Duration::from_secs(60));
+    let work = |length| {
+        std::thread::sleep(Duration::from_millis(1));
+        high.launch(length);
+        high.synchronize();
+    };
+    eventually("it is seen to work in pieces", || {
+        (0..10).for_each(|_| {
+            high.launch(Duration::from_micros(1));
+            high.synchronize();
+        });
+        high.queue.lane().gate().works_in_pieces()
+    });
+    eventually("the other was taken off the device", || {
+        high.launch(Duration::from_micros(1));
+        high.synchronize();
+        low.order() == Order::Freeze && low.queue.lane().is_preempted()
+    });
+    eventually("the other goes on", || low.order() == Order::Paced && !low.queue.lane().is_preempted());
+    for _ in 0..2 {
+        work(Duration::from_micros(1));
+    }
+    high.launch(SEEN);
+    eventually("the other has to give way", || low.order() == Order::Hold);
+}
+
+#[test]
 fn a_program_that_falls_silent_without_synchronising_is_noticed() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));

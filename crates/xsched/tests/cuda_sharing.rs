@@ -117,6 +117,21 @@ fn a_foreground_with_short_gaps_keeps_the_device_and_one_with_long_gaps_gives_it
     });
 }
 
+/// In each gap the batch would have the device for a moment, and never come to a point where it stops.
+#[test]
+fn a_foreground_that_waits_for_each_kernel_does_not_lose_the_device_in_between() {
+    const PIECES: [&str; 6] = ["foreground", "each", "100", "12", "250", "15000"];
+    measured(|| {
+        let bare = Machine::new(Stage::without_service());
+        let alone = Actor::enter(bare.direct(&PIECES)).latencies();
+        let (pace, scheduled) = beside(&PIECES[1..]);
+        tell(&[("alone", &alone), ("beside a batch", &scheduled)]);
+        println!("the batch makes {pace:.0} rounds of 2 ms in a second");
+        let [alone, scheduled] = [&alone, &scheduled].map(|scene| percentile(scene, 50));
+        claim(2 * scheduled < 3 * alone, || format!("alone {alone} us, scheduled {scheduled} us"))
+    });
+}
+
 /// Telling the scheduler of every end and every beginning takes longer than such a kernel.
 #[test]
 fn the_scheduler_is_not_called_by_every_kernel_of_a_program_that_waits_for_each() {

@@ -4,6 +4,8 @@
 //! program that waits for each piece of work before it launches the next would pay for that every time, and nobody is given
 //! the device in so short a gap. So the end of a queue's work is kept back if the queue leads and has lately come back soon
 //! each time. If it does stay away, whoever watches the queue tells.
+//!
+//! That a queue's work comes in such pieces is told, though: whoever else is on the device had better leave it meanwhile.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,7 +16,7 @@ use crate::time::Nanos;
 
 /// Who comes back within that has made a short gap.
 const SHORT: Nanos = Nanos::from_micros(250);
-/// After so many short gaps the next one is expected to be short.
+/// After so many short gaps the next one is expected to be short, and the work to come in pieces.
 const ENOUGH: u32 = 3;
 
 #[derive(Default)]
@@ -23,6 +25,8 @@ pub(super) struct Rest {
     since: AtomicU64,
     /// How many of the last gaps were short, one after the other.
     short_gaps: AtomicU32,
+    /// How many short gaps there were since the last that was not.
+    pieces: AtomicU32,
     /// The end that was kept back: the gate, and what had been launched through it.
     kept_back: Mutex<Option<(usize, Epoch)>>,
 }
@@ -34,16 +38,27 @@ impl Rest {
         }
     }
 
-    /// The queue has work again. Nearly always there was no gap at all.
+    /// The queue has work again. Nearly always there was no gap at all; else it is known now whether the work comes in pieces,
+    /// unless it has only begun.
     #[inline]
-    pub(super) fn end(&self) {
+    pub(super) fn end(&self) -> Option<bool> {
         // Relaxed, here and below: what is kept of the gaps only says what is likely.
         let since = self.since.load(Ordering::Relaxed);
-        if since != 0 {
-            self.since.store(0, Ordering::Relaxed);
-            let is_short = Nanos::now() - Nanos(since) <= SHORT;
-            let before = self.short_gaps.load(Ordering::Relaxed);
-            self.short_gaps.store(if is_short { ENOUGH.min(before + 1) } else { 0 }, Ordering::Relaxed);
+        if since == 0 { None } else { self.end_since(Nanos(since)) }
+    }
+
+    fn end_since(&self, since: Nanos) -> Option<bool> {
+        self.since.store(0, Ordering::Relaxed);
+        let pieces = self.pieces.load(Ordering::Relaxed);
+        if Nanos::now() - since <= SHORT {
+            let one_more = |count: u32| ENOUGH.min(count + 1);
+            self.short_gaps.store(one_more(self.short_gaps.load(Ordering::Relaxed)), Ordering::Relaxed);
+            self.pieces.store(one_more(pieces), Ordering::Relaxed);
+            (one_more(pieces) == ENOUGH).then_some(true)
+        } else {
+            self.short_gaps.store(0, Ordering::Relaxed);
+            self.pieces.store(0, Ordering::Relaxed);
+            Some(pieces == ENOUGH)
         }
     }
 

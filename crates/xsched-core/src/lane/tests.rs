@@ -225,6 +225,25 @@ fn the_ends_of_a_leading_queue_that_comes_back_soon_are_kept_back_until_it_stays
 }
 
 #[test]
+fn whether_work_comes_in_pieces_is_known_from_the_last_time_there_was_any() {
+    let (_device, lane) = lane(device());
+    lane.gate().give(Order::Watched);
+    let work = |pieces: usize| {
+        std::thread::sleep(Duration::from_millis(1));
+        for _ in 0..pieces {
+            lane.launch(|| ());
+            lane.begin_wait().over();
+        }
+        lane.gate().works_in_pieces()
+    };
+    assert!(!work(2));
+    // On a busy machine gaps may be long that should be short.
+    while !work(10) {}
+    assert!(work(1), "as the last time");
+    assert!(!work(1));
+}
+
+#[test]
 fn nothing_is_kept_back_from_equals_or_once_a_queue_leads_no_more() {
     let (_device, lane) = lane(device());
     for order in [Order::Shared, Order::Paced, Order::Stop] {

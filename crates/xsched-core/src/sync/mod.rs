@@ -10,9 +10,9 @@ pub use futex::Futex;
 pub use shared::{Movable, Shared};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Loom treats sequentially consistent accesses as acquire and release; only its fences are sequentially consistent.
 /// Where the hardware and the language need no more than `SeqCst` on both accesses, this tells loom the same.

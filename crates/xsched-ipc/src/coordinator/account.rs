@@ -63,7 +63,7 @@ impl Account {
         let next = match (self.suspended, ready, self.order) {
             (true, ..) => TaskState::Suspended,
             (false, false, _) => TaskState::Idle,
-            (false, true, Order::Hold | Order::Stop) => TaskState::Held,
+            (false, true, order) if order.stops() => TaskState::Held,
             (false, true, _) => TaskState::Running,
         };
         if next == TaskState::Held && self.state != TaskState::Held {

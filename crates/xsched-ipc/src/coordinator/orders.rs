@@ -5,6 +5,7 @@
 //!   unpaced, first among unequals            Watched        equals beside it: Shared
 //!   paced, its process's turn                Paced          another's turn: Stop
 //!   held while somebody unpaced runs         Hold           that one takes the device by itself
+//!   the same, with many short pauses         Freeze         off the device meanwhile, not just out of the way
 //!   held while somebody paced runs           Stop           off the device first, then the other begins
 //!   suspended by a person                    Stop
 //! ```
@@ -33,7 +34,11 @@ impl Coordinator {
             self.grant(together, first, &mut orders);
             let here = &mut orders[first..];
             let unpaced = |order: &Order| matches!(order, Order::Free | Order::Watched | Order::Shared);
-            let led = together.iter().zip(&*here).any(|(task, order)| task.ready && unpaced(order));
+            let leads = |index: &usize| together[*index].ready && unpaced(&here[*index]);
+            let led = (0..here.len()).any(|index| leads(&index));
+            let somebody_is_held = here.contains(&Order::Hold);
+            let mut leaders = (0..here.len()).filter(leads);
+            let with_pauses = somebody_is_held && leaders.any(|index| self.works_in_pieces(first + index));
             if led {
                 turns.pause(together[0].device, now);
             } else {
@@ -46,6 +51,8 @@ impl Coordinator {
                 // Who is off the device stays off until it may run again.
                 if *order == Order::Hold && (!led || before == Order::Stop) {
                     *order = Order::Stop;
+                } else if *order == Order::Hold && (with_pauses || before == Order::Freeze) {
+                    *order = Order::Freeze;
                 }
             }
             self.hand_over(&mut turns, together, first, here, now);
@@ -120,6 +127,12 @@ impl Coordinator {
                 }
             }
         }
+    }
+
+    /// Whether a task waits for each of many small pieces of its work.
+    fn works_in_pieces(&self, place: usize) -> bool {
+        let mut queues = self.programs.iter().flat_map(|program| &program.queues);
+        queues.any(|queue| queue.place == Some(place) && queue.in_pieces)
     }
 
     /// Whether the device runs nothing any more of a task that was told to stop, as far as its program says.

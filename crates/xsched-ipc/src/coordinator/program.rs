@@ -41,6 +41,8 @@ pub(super) struct Queue {
     pub(super) slot: usize,
     pub(super) device: DeviceId,
     pub(super) ready: bool,
+    /// Its work comes in many small pieces, each of which is waited for.
+    pub(super) in_pieces: bool,
     waits: Waits,
     pub(super) given: Order,
     /// Where its task stands.
@@ -63,6 +65,7 @@ impl Queue {
             slot,
             device,
             ready: false,
+            in_pieces: false,
             waits: Waits::NOBODY,
             given: Order::Free,
             place: None,
@@ -264,6 +267,7 @@ impl Coordinator {
         let program = &mut self.programs[place];
         let queue = &mut program.queues[next];
         queue.waits = slot.waits();
+        queue.in_pieces = slot.gate.works_in_pieces();
         let cost = slot.change_cost();
         self.out_of_line |= std::mem::replace(&mut queue.change_cost, cost) != cost;
         let waits = queue.waits != Waits::NOBODY;

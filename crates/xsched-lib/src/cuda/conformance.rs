@@ -8,7 +8,7 @@ use std::process::Command;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use xsched_core::Level;
 use xsched_core::conformance::Subject;
@@ -195,6 +195,38 @@ fn a_stream_that_comes_while_all_are_stopped_does_not_let_them_go_on() {
     }
     queue.synchronize().unwrap();
     assert_eq!(device.finished(&queue), 1);
+}
+
+#[test]
+fn who_is_frozen_is_not_waited_for() {
+    use xsched_core::{HwQueue as _, Order};
+    const LENGTH: Duration = Duration::from_millis(300);
+    let device = Device::open();
+    let queue = device.queue();
+    if queue.capabilities().cost(Level::Interrupt).is_err() {
+        return;
+    }
+    let took = |order| {
+        let finished = device.finished(&queue);
+        queue.has_work(true);
+        device.launch(&queue, LENGTH);
+        std::thread::sleep(LENGTH / 10);
+        let begun = Instant::now();
+        queue.order_changed(order);
+        queue.preempt(Level::Interrupt).unwrap();
+        let took = begun.elapsed();
+        std::thread::sleep(2 * LENGTH);
+        assert_eq!(device.finished(&queue), finished, "{order:?}: it does not stand still");
+        queue.order_changed(Order::Free);
+        queue.restore().unwrap();
+        queue.synchronize().unwrap();
+        assert_eq!(device.finished(&queue), finished + 1);
+        took
+    };
+    // On a busy machine either may take long once.
+    let least = |order| (0..3).map(|_| took(order)).min().unwrap();
+    let (freeze, stop) = (least(Order::Freeze), least(Order::Stop));
+    assert!(2 * freeze < stop, "frozen after {freeze:?}, stopped after {stop:?}");
 }
 
 #[test]

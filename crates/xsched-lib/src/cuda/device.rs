@@ -141,7 +141,8 @@ impl State {
             self.slice = slice;
         }
         // Who comes while the others are stopped, and is to stop as well, does not let them go on first.
-        let joins = |member: &Member| self.stopped != Stopped::No && member.order == Order::Stop;
+        let leaves = |member: &Member| matches!(member.order, Order::Freeze | Order::Stop);
+        let joins = |member: &Member| self.stopped != Stopped::No && leaves(member);
         let stops = |member: &Member| member.stop || joins(member);
         let stop = !self.members.is_empty() && self.members.iter().all(|(_, member)| stops(member));
         done.and(match (stop, self.stopped) {
@@ -164,15 +165,16 @@ impl State {
 
     fn stop(&mut self, device: DeviceId) -> Result<(), String> {
         let are_still = || self.members.iter().all(|(_, member)| member.marks.is_still());
-        let patience = Instant::now() + TO_COME_TO_A_STOP;
-        let mut were_still = false;
-        while Instant::now() < patience {
+        let at_once = self.members.iter().any(|(_, member)| member.order == Order::Freeze);
+        let patience = Instant::now() + if at_once { Duration::ZERO } else { TO_COME_TO_A_STOP };
+        let mut were_still = are_still();
+        while were_still || Instant::now() < patience {
+            std::thread::sleep(LOOK);
             // Twice, for the reason given at `Marks::is_still`.
             if std::mem::replace(&mut were_still, are_still()) && were_still {
                 self.stopped = Stopped::Standing;
                 return Ok(());
             }
-            std::thread::sleep(LOOK);
         }
         // Also if it fails: some channels may have been disabled.
         self.stopped = Stopped::Disabled;
@@ -194,7 +196,7 @@ impl State {
     fn slice(&self) -> Option<u64> {
         let of = |order: Order| match order {
             Order::Free => None,
-            Order::Paced | Order::Hold | Order::Stop => Some(SHORT_US),
+            Order::Paced | Order::Hold | Order::Freeze | Order::Stop => Some(SHORT_US),
             Order::Shared => Some(USUAL_US),
             Order::Watched => Some(LONG_US),
         };

@@ -166,7 +166,7 @@ impl Member {
         };
         let mut groups = groups();
         let Some(group) = groups.iter_mut().find(|group| group.device == self.device) else { return };
-        let gives_way = matches!(order, Order::Paced | Order::Hold | Order::Stop);
+        let gives_way = order == Order::Paced || order.stops();
         if (group.priority, group.gives_way) != (wanted, gives_way) {
             (group.priority, group.gives_way) = (wanted, gives_way);
             group.tell_importance();

@@ -23,6 +23,9 @@ pub(super) struct Args {
     /// Pause of the host before each kernel but the first, as of a program that is slow to launch.
     #[arg(long, default_value = "0", value_parser = length)]
     gap_us: f64,
+    /// Wait for each kernel before the next is launched.
+    #[arg(long)]
+    wait_each: bool,
     /// Print when each request arrived and was done, too.
     #[arg(long)]
     each: bool,
@@ -43,6 +46,9 @@ pub(super) fn run(args: &Args, tools: &Tools) -> anyhow::Result<()> {
                 }
             }
             tools.kernels.launch(&stream, args.length_us)?;
+            if args.wait_each {
+                stream.synchronize()?;
+            }
         }
         stream.synchronize()?;
         Ok(began.elapsed().as_secs_f64() * 1e3)
