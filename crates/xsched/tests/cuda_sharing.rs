@@ -79,7 +79,7 @@ fn whichever_way_a_program_waits_it_is_found_idle_soon() {
     measured(|| {
         let undisturbed = undisturbed();
         // 3 ms of work, then 17 ms of nothing, of which the batch can use most if it is let. The last never asks.
-        for how in ["stream", "context", "query", "event", "each", "none"] {
+        for how in ["stream", "context", "query", "event", "copy", "each", "none"] {
             let (pace, _) = beside(&[how, "60", "12", "250", "17000"]);
             println!(
                 "{how:>8}: the batch makes {pace:.0} rounds of 2 ms in a second, {undisturbed:.0} undisturbed"
@@ -120,16 +120,18 @@ fn a_foreground_with_short_gaps_keeps_the_device_and_one_with_long_gaps_gives_it
 /// In each gap the batch would have the device for a moment, and never come to a point where it stops.
 #[test]
 fn a_foreground_that_waits_for_each_kernel_does_not_lose_the_device_in_between() {
-    const PIECES: [&str; 6] = ["foreground", "each", "100", "12", "250", "15000"];
-    measured(|| {
-        let bare = Machine::new(Stage::without_service());
-        let alone = Actor::enter(bare.direct(&PIECES)).latencies();
-        let (pace, scheduled) = beside(&PIECES[1..]);
-        tell(&[("alone", &alone), ("beside a batch", &scheduled)]);
-        println!("the batch makes {pace:.0} rounds of 2 ms in a second");
-        let [alone, scheduled] = [&alone, &scheduled].map(|scene| percentile(scene, 50));
-        claim(2 * scheduled < 3 * alone, || format!("alone {alone} us, scheduled {scheduled} us"))
-    });
+    for how in ["each", "each-copy"] {
+        let pieces = ["foreground", how, "100", "12", "250", "15000"];
+        measured(|| {
+            let bare = Machine::new(Stage::without_service());
+            let alone = Actor::enter(bare.direct(&pieces)).latencies();
+            let (pace, scheduled) = beside(&pieces[1..]);
+            tell(&[("alone", &alone), ("beside a batch", &scheduled)]);
+            println!("the batch makes {pace:.0} rounds of 2 ms in a second");
+            let [alone, scheduled] = [&alone, &scheduled].map(|scene| percentile(scene, 50));
+            claim(2 * scheduled < 3 * alone, || format!("{how}: alone {alone} us, scheduled {scheduled} us"))
+        });
+    }
 }
 
 /// Telling the scheduler of every end and every beginning takes longer than such a kernel.

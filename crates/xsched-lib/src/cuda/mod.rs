@@ -51,7 +51,11 @@ hooks! {
     fn cuStreamQuery(stream: Stream) -> Code = |real, stream| query(real, stream, LEGACY);
     fn cuStreamQuery_ptsz(stream: Stream) -> Code = |real, stream| query(real, stream, PER_THREAD);
     fn cuCtxSynchronize() -> Code = synchronize_device;
-    fn cuEventSynchronize(event: *mut c_void) -> Code = |real, _| after_event(real);
+    fn cuEventSynchronize(event: *mut c_void) -> Code = |real, _| after_waiting(real);
+    fn cuMemcpy(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_waiting(real);
+    fn cuMemcpy_ptds(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_waiting(real);
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: usize, size: usize) -> Code = |real, _, _, _| after_waiting(real);
+    fn cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: usize, size: usize) -> Code = |real, _, _, _| after_waiting(real);
     fn cuStreamWaitEvent(stream: Stream, event: *mut c_void, flags: c_uint) -> Code
         = |real, stream, _, _| wait_for_event(real, stream, LEGACY);
     fn cuStreamWaitEvent_ptsz(stream: Stream, event: *mut c_void, flags: c_uint) -> Code
@@ -115,6 +119,7 @@ fn hook_for(name: &CStr, version: c_int, flags: u64) -> Option<&'static Hook> {
         "cuCtxDestroy" => "cuCtxDestroy_v2",
         "cuDevicePrimaryCtxRelease" => "cuDevicePrimaryCtxRelease_v2",
         "cuDevicePrimaryCtxReset" => "cuDevicePrimaryCtxReset_v2",
+        "cuMemcpyDtoH" => "cuMemcpyDtoH_v2",
         "cuStreamDestroy" => "cuStreamDestroy_v2",
         "cuStreamBeginCapture" => "cuStreamBeginCapture_v2",
         other => other,
@@ -126,7 +131,8 @@ fn hook_for(name: &CStr, version: c_int, flags: u64) -> Option<&'static Hook> {
     };
     let per_thread = flags & PER_THREAD_FUNCTIONS != 0;
     let hooks = LIBRARY.hooks();
-    let by_thread = per_thread.then(|| hooks.iter().find(|hook| is(hook, "_ptsz"))).flatten();
+    let of_thread = |hook: &&Hook| is(hook, "_ptsz") || is(hook, "_ptds");
+    let by_thread = per_thread.then(|| hooks.iter().find(of_thread)).flatten();
     by_thread.or_else(|| hooks.iter().find(|hook| is(hook, "")))
 }
 
@@ -242,8 +248,8 @@ fn wait_for_event(real: impl FnOnce() -> Code, stream: Stream, default: usize) -
     code
 }
 
-/// What the event was recorded behind is done; whether that was all its stream had is to be found out.
-fn after_event(real: impl FnOnce() -> Code) -> Code {
+/// What was waited for is done, an event or what was before a copy; whether that was all its stream had is to be found out.
+fn after_waiting(real: impl FnOnce() -> Code) -> Code {
     let code = real();
     aside(|| {
         if let Some(world) = world() {
