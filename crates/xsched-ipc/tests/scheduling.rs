@@ -98,27 +98,32 @@ fn beside_a_program_that_waits_for_each_small_piece_of_work_the_others_leave_the
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
     eventually("both are known", || high.order() == Order::Watched && low.order() == Order::Paced);
     low.launch(Duration::from_secs(60));
-    let work = |length| {
-        std::thread::sleep(Duration::from_millis(1));
-        high.launch(length);
+    let piece = || {
+        high.launch(Duration::from_micros(1));
         high.synchronize();
     };
+    let goes_on = || low.order() == Order::Paced && !low.queue.lane().is_preempted();
     eventually("it is seen to work in pieces", || {
-        (0..10).for_each(|_| {
-            high.launch(Duration::from_micros(1));
-            high.synchronize();
-        });
+        (0..10).for_each(|_| piece());
         high.queue.lane().gate().works_in_pieces()
     });
     eventually("the other was taken off the device", || {
-        high.launch(Duration::from_micros(1));
-        high.synchronize();
+        piece();
         low.order() == Order::Freeze && low.queue.lane().is_preempted()
     });
-    eventually("the other goes on", || low.order() == Order::Paced && !low.queue.lane().is_preempted());
+    eventually("the other goes on", goes_on);
+    // What one queue did says nothing about the next.
+    let hw = Arc::new(device.queue().unwrap());
+    let queue = high.client.join(Arc::clone(&hw) as _, LevelRequest::Auto).unwrap();
+    queue.launch(|| hw.launch(SEEN)).unwrap();
+    eventually("the other has to give way", || low.order() == Order::Hold);
+    eventually("the other goes on", goes_on);
+    // Nor what it did long ago.
     for _ in 0..2 {
-        work(Duration::from_micros(1));
+        std::thread::sleep(Duration::from_millis(1));
+        piece();
     }
+    eventually("the other goes on", goes_on);
     high.launch(SEEN);
     eventually("the other has to give way", || low.order() == Order::Hold);
 }

@@ -129,10 +129,10 @@ impl Coordinator {
         }
     }
 
-    /// Whether a task waits for each of many small pieces of its work.
+    /// Whether a task waits for each of many small pieces of the work it has now. What its other queues did last says nothing.
     fn works_in_pieces(&self, place: usize) -> bool {
         let mut queues = self.programs.iter().flat_map(|program| &program.queues);
-        queues.any(|queue| queue.place == Some(place) && queue.in_pieces)
+        queues.any(|queue| queue.place == Some(place) && queue.ready && queue.in_pieces)
     }
 
     /// Whether the device runs nothing any more of a task that was told to stop, as far as its program says.
