@@ -151,8 +151,17 @@ class Report:
                 rate = f"{mean(scenes[scene]['background_it_per_s']):.1f} it/s"
                 lines.append((words, f"{scenes[scene]['p99_ms']:.2f} ms", rate))
         return (f"On an {data['gpu']} with the stock driver, PyTorch serving ResNet-152 beside ResNet-50 training\n"
-                f"([how it was measured](bench/README.md)):\n\n{head('', 'service p99', 'training')}\n{rows(*lines)}\n\n"
+                f"([how it was measured](bench/README.md)):\n\n{head('', 'service p99', 'training')}\n{rows(*lines)}\n\n{self.tokens_in_short()}"
                 f"![p99 of the service and speed of the training, by who schedules them]({FIGURES}/comparison.svg)")
+
+    def tokens_in_short(self):
+        part, _, _ = self.whole_services("tokens")
+        if not part:
+            return ""
+        scenes = part["tokens-graph"]["scenes"]
+        alone, native, scheduled = (f"{scenes[scene]['p99_ms']:.1f} ms" for scene in ("alone", "native", "xsched auto"))
+        return (f"Beside the same training, a service that generates 20 tokens one by one takes {alone} alone, {native} as the GPU schedules them\n"
+                f"and {scheduled} under XSched (p99).\n\n")
 
     def micro(self):
         part, data, name = self.results.section("table", "micro")
@@ -243,11 +252,14 @@ class Report:
         return (f"{where(data, name)}. {part['foreground']}, beside {part['background']}.\n\n"
                 f"{head('', 'foreground p50 / p99 / max', 'p99 / alone', 'backgrounds, and their sum of one alone')}\n{rows(*lines)}")
 
-    def services(self, kind):
+    def whole_services(self, kind):
         def is_whole(found):
             return all({"native", "xsched auto"} <= model["scenes"].keys() for model in found[0].values())
 
-        part, data, name = next(filter(is_whole, self.results.all("table", kind)), (None, None, None))
+        return next(filter(is_whole, self.results.all("table", kind)), (None, None, None))
+
+    def services(self, kind):
+        part, data, name = self.whole_services(kind)
         if not part:
             return None
         lines = []

@@ -237,9 +237,8 @@ fn whether_work_comes_in_pieces_is_known_from_the_last_time_there_was_any() {
         lane.gate().works_in_pieces()
     };
     assert!(!work(2));
-    // On a busy machine gaps may be long that should be short.
-    while !work(10) {}
-    assert!(work(1), "as the last time");
+    // More than once: on a busy machine gaps may be long that should be short.
+    assert!((0..1_000).any(|_| work(10) && work(1)), "as the last time");
     assert!(!work(1));
 }
 
