@@ -64,18 +64,21 @@ fn kernels_have_the_length_that_was_asked_for() {
     let calibrated = result(worker(driver.path(), &["calibrate"]));
     assert_eq!(calibrated["gpu"], "GPU of the tests");
     assert_eq!(calibrated["cuda"], "13.0");
-    let latency = |kernels: &str, length: &str| {
-        let figures =
-            ["latency", "--kernels", kernels, "--length-us", length, "--requests", "9", "--period-ms", "1"];
-        let result = result(worker(driver.path(), &figures));
+    let latency = |kernels: &str, more: &[&str]| {
+        let common =
+            ["latency", "--kernels", kernels, "--length-us", "3000", "--requests", "9", "--period-ms", "1"];
+        let result = result(worker(driver.path(), &[&common, more].concat()));
         assert_eq!(result["n"], 9);
         assert_eq!(result["halves"].as_array().unwrap().len(), 2);
         assert!(result["p50_ms"].as_f64() <= result["max_ms"].as_f64(), "{result}");
         result["p50_ms"].as_f64().unwrap()
     };
     // Against each other, and with room for a busy machine: the host's part is in both.
-    let (one, ten) = (latency("1", "3000"), latency("10", "3000"));
+    let (one, ten) = (latency("1", &[]), latency("10", &[]));
     assert!(ten > 5.0 * one, "{one} ms for one kernel of 3 ms, {ten} ms for ten");
+    // Nothing runs in the pauses of who waits for each.
+    let waited_for = latency("10", &["--gap-us", "2500", "--wait-each"]);
+    assert!(waited_for > 1.3 * ten, "{ten} ms for ten kernels, {waited_for} ms with pauses between them");
 }
 
 #[test]
