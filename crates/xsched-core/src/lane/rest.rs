@@ -23,9 +23,9 @@ const ENOUGH: u32 = 3;
 pub(super) struct Rest {
     /// Since when the queue is known to have nothing to do; zero if it was launched to since.
     since: AtomicU64,
-    /// How many of the last gaps were short, one after the other.
+    /// How many gaps were short, one after the other, since an end that was kept back had to be told after all.
     short_gaps: AtomicU32,
-    /// How many short gaps there were since the last that was not.
+    /// How many were short since the last long one, whatever had to be told.
     pieces: AtomicU32,
     /// The end that was kept back: the gate, and what had been launched through it.
     kept_back: Mutex<Option<(usize, Epoch)>>,

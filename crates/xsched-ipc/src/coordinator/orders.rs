@@ -34,11 +34,11 @@ impl Coordinator {
             self.grant(together, first, &mut orders);
             let here = &mut orders[first..];
             let unpaced = |order: &Order| matches!(order, Order::Free | Order::Watched | Order::Shared);
-            let leads = |index: &usize| together[*index].ready && unpaced(&here[*index]);
-            let led = (0..here.len()).any(|index| leads(&index));
-            let somebody_is_held = here.contains(&Order::Hold);
-            let mut leaders = (0..here.len()).filter(leads);
-            let with_pauses = somebody_is_held && leaders.any(|index| self.works_in_pieces(first + index));
+            let leads = |index: usize| together[index].ready && unpaced(&here[index]);
+            let led = (0..here.len()).any(leads);
+            // It concerns those who are held, if there are any.
+            let with_pauses = here.contains(&Order::Hold)
+                && (0..here.len()).any(|index| leads(index) && self.works_in_pieces(first + index));
             if led {
                 turns.pause(together[0].device, now);
             } else {

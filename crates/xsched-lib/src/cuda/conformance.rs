@@ -170,15 +170,19 @@ impl Subject for Device {
     }
 }
 
+/// A device and a queue of it, if running kernels can be interrupted on this machine.
+fn with_interrupts() -> Option<(Device, Arc<CudaStream>)> {
+    use xsched_core::HwQueue as _;
+    let device = Device::open();
+    let queue = device.queue();
+    queue.capabilities().cost(Level::Interrupt).is_ok().then_some((device, queue))
+}
+
 #[test]
 fn a_stream_that_comes_while_all_are_stopped_does_not_let_them_go_on() {
     use xsched_core::{HwQueue as _, Order};
     const LENGTH: Duration = Duration::from_millis(500);
-    let device = Device::open();
-    let queue = device.queue();
-    if queue.capabilities().cost(Level::Interrupt).is_err() {
-        return;
-    }
+    let Some((device, queue)) = with_interrupts() else { return };
     device.launch(&queue, LENGTH);
     std::thread::sleep(LENGTH / 10);
     queue.preempt(Level::Interrupt).unwrap();
@@ -201,11 +205,7 @@ fn a_stream_that_comes_while_all_are_stopped_does_not_let_them_go_on() {
 fn who_is_frozen_is_not_waited_for() {
     use xsched_core::{HwQueue as _, Order};
     const LENGTH: Duration = Duration::from_millis(300);
-    let device = Device::open();
-    let queue = device.queue();
-    if queue.capabilities().cost(Level::Interrupt).is_err() {
-        return;
-    }
+    let Some((device, queue)) = with_interrupts() else { return };
     let took = |order| {
         let finished = device.finished(&queue);
         queue.has_work(true);
@@ -260,11 +260,7 @@ fn a_stream_that_has_nothing_to_do_stands_nowhere() {
 fn channels_of_a_program_that_has_nothing_to_do_are_not_disabled() {
     use xsched_core::HwQueue as _;
     const LENGTH: Duration = Duration::from_millis(500);
-    let device = Device::open();
-    let queue = device.queue();
-    if queue.capabilities().cost(Level::Interrupt).is_err() {
-        return;
-    }
+    let Some((device, queue)) = with_interrupts() else { return };
     device.launch(&queue, LENGTH);
     queue.preempt(Level::Interrupt).unwrap();
     std::thread::sleep(2 * LENGTH);
