@@ -8,10 +8,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::errors::exception;
+use crate::hint_request::Given;
 use crate::library::{
     Act, ActWith, Code, Configure, Create, Find, Handle, Laxity, Level, Library, Query, Wrap, library,
 };
-use crate::wishes::Given;
 
 const SYNC_HW_QUEUE: i64 = 1;
 const DROP_COMMANDS: i64 = 1;
@@ -143,7 +143,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits until everything submitted has completed.
+    /// Dependencies until everything submitted has completed.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         let queue = self.open(py)?;
         // SAFETY: its type in xsched/xqueue.h.
@@ -185,24 +185,24 @@ impl Queue {
         laxity: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let queue = self.open(py)?;
-        let wishes = Given { priority, share, deadline, laxity }.wishes(|| Ok(0))?;
+        let hint_request = Given { priority, share, deadline, laxity }.hint_request(|| Ok(0))?;
         let small = |number: i64| i32::try_from(number).unwrap_or(i32::MAX);
-        if let Some(priority) = wishes.priority {
+        if let Some(priority) = hint_request.priority {
             // SAFETY: its type in xsched/hint.h, as of the other three.
             let function = unsafe { self.library.function::<Level>(py, c"XHintPriority")? };
             call!(py, self.library, "the priority", function, queue, small(priority))?;
         }
-        if let Some(percent) = wishes.utilization {
+        if let Some(percent) = hint_request.share {
             // SAFETY: as above.
             let function = unsafe { self.library.function::<Level>(py, c"XHintUtilization")? };
             call!(py, self.library, "the share", function, queue, small(percent))?;
         }
-        if let Some(us) = wishes.deadline_us {
+        if let Some(us) = hint_request.deadline_us {
             // SAFETY: as above.
             let function = unsafe { self.library.function::<ActWith>(py, c"XHintDeadline")? };
             call!(py, self.library, "the deadline", function, queue, us)?;
         }
-        if let Some((us, before, after)) = wishes.laxity {
+        if let Some((us, before, after)) = hint_request.laxity {
             // SAFETY: as above.
             let function = unsafe { self.library.function::<Laxity>(py, c"XHintLaxity")? };
             call!(py, self.library, "the laxity", function, queue, us, small(before), small(after))?;

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use xsched_core::{DeviceId, Nanos};
-use xsched_ipc::protocol::{Reply, Request, Status, Target, TaskState, TaskStatus, Wishes};
+use xsched_ipc::protocol::{HintRequest, Reply, Request, Status, Target, TaskState, TaskStatus};
 use xsched_ipc::socket;
 use xsched_ipc::tool::{Tool, ToolError};
 use xsched_policy::{POLICIES, PolicyInfo};
 
 use crate::errors::{exception, out_of_range, tool_error};
-use crate::wishes::{Given, timeslice};
+use crate::hint_request::{Given, timeslice};
 
 /// A connection that is kept from one question to the next.
 struct Line {
@@ -104,7 +104,7 @@ fn as_dict<'py>(py: Python<'py>, task: &TaskStatus) -> PyResult<Bound<'py, PyDic
     dict.set_item("device", DeviceId(task.device).to_string())?;
     dict.set_item("own", task.own)?;
     dict.set_item("priority", task.priority)?;
-    dict.set_item("utilization", task.utilization)?;
+    dict.set_item("share", task.share)?;
     dict.set_item("deadline_us", task.deadline_us)?;
     dict.set_item("laxity_us", task.laxity_us)?;
     dict.set_item("state", state(task.state))?;
@@ -181,7 +181,7 @@ fn not_changed(target: &Target) -> String {
     }
 }
 
-/// Changes the wishes of a process, or of every program of a name.
+/// Changes the hint_request of a process, or of every program of a name.
 #[pyfunction]
 #[pyo3(signature = (target, priority=None, share=None, deadline=None, laxity=None))]
 pub(crate) fn set_target(
@@ -199,9 +199,9 @@ pub(crate) fn set_target(
         };
         Ok(status(py)?.tasks.iter().find(means).map_or(0, |task| task.priority.into()))
     };
-    let wishes = Given { priority, share, deadline, laxity }.wishes(usual)?;
+    let hint_request = Given { priority, share, deadline, laxity }.hint_request(usual)?;
     let whom = not_changed(&target);
-    ask(py, &Request::Set { target, wishes }, Some(&whom)).map(drop)
+    ask(py, &Request::Set { target, hint_request }, Some(&whom)).map(drop)
 }
 
 /// Holds all launches of a process, or of every program of a name; or lets them go.
@@ -216,10 +216,10 @@ pub(crate) fn suspend_target(
     ask(py, &request, Some(&whom)).map(drop)
 }
 
-/// What a process wished for: priority, share, deadline and laxity, as [`Wishes`] has them.
+/// What a process wished for: priority, share, deadline and laxity, as [`HintRequest`] has them.
 type Had = (Option<i64>, Option<i64>, Option<i64>, Option<(i64, i64, i64)>);
 
-/// Understands wishes without telling anybody. A laxity without priorities begins with the one the process has now.
+/// Understands hint_request without telling anybody. A laxity without priorities begins with the one the process has now.
 #[pyfunction]
 pub(crate) fn parse_wishes(
     py: Python<'_>,
@@ -229,34 +229,34 @@ pub(crate) fn parse_wishes(
     laxity: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Had> {
     // Nobody there: it has no priority yet.
-    let usual = || Ok(own(py, Wishes::default()).ok().flatten().and_then(|had| had.0).unwrap_or(0));
-    let wishes = Given { priority, share, deadline, laxity }.wishes(usual)?;
-    Ok(as_tuple(&wishes))
+    let usual = || Ok(own(py, HintRequest::default()).ok().flatten().and_then(|had| had.0).unwrap_or(0));
+    let hint_request = Given { priority, share, deadline, laxity }.hint_request(usual)?;
+    Ok(as_tuple(&hint_request))
 }
 
-/// Changes this process's own wishes. Answers what they were; None if it is not scheduled (yet).
+/// Changes this process's own hint_request. Answers what they were; None if it is not scheduled (yet).
 #[pyfunction]
-pub(crate) fn set_own(py: Python<'_>, wishes: Had) -> PyResult<Option<Had>> {
-    let (priority, utilization, deadline_us, laxity) = wishes;
-    own(py, Wishes { priority, utilization, deadline_us, laxity })
+pub(crate) fn set_own(py: Python<'_>, hint_request: Had) -> PyResult<Option<Had>> {
+    let (priority, share, deadline_us, laxity) = hint_request;
+    own(py, HintRequest { priority, share, deadline_us, laxity })
 }
 
-fn as_tuple(wishes: &Wishes) -> Had {
-    (wishes.priority, wishes.utilization, wishes.deadline_us, wishes.laxity)
+fn as_tuple(hint_request: &HintRequest) -> Had {
+    (hint_request.priority, hint_request.share, hint_request.deadline_us, hint_request.laxity)
 }
 
-/// How long a service that has let a program wait in vain is left alone by that program's own wishes.
+/// How long a service that has let a program wait in vain is left alone by that program's own hint_request.
 const LEFT_ALONE: Nanos = Nanos::from_secs(10);
 /// Until when, in nanoseconds of the monotonic clock.
 static LEFT_ALONE_UNTIL: AtomicU64 = AtomicU64::new(0);
 
 /// Tells the service what this process would like; the orders that follow have been given when it answers. One that does
-/// not answer is waited for once: a program may have wishes for every request it serves.
-fn own(py: Python<'_>, wishes: Wishes) -> PyResult<Option<Had>> {
+/// not answer is waited for once: a program may have hint_request for every request it serves.
+fn own(py: Python<'_>, hint_request: HintRequest) -> PyResult<Option<Had>> {
     if Nanos::now().0 < LEFT_ALONE_UNTIL.load(Ordering::Relaxed) {
         return Err(exception(py, "SchedulerFailed", "the scheduler did not answer a moment ago"));
     }
-    let request = Request::SetOwn(wishes);
+    let request = Request::SetOwn(hint_request);
     let answer = py.detach(|| with_service(|tool| tool.ask(&request)));
     if let Err(ToolError::Silent { .. }) = &answer {
         LEFT_ALONE_UNTIL.store((Nanos::now() + LEFT_ALONE).0, Ordering::Relaxed);

@@ -118,7 +118,7 @@ with xsched.priority("high"):
 seen.append(mine())
 (task,) = xsched.tasks()
 left = [name for name in os.environ if name.startswith("XSCHED_AUTO_XQUEUE_P")]
-print(json.dumps(seen + [task.utilization, task.deadline_us, left]))
+print(json.dumps(seen + [task.share, task.deadline_us, left]))
 """)
         self.assertEqual(got, [100, 0, 40, 5000, []])
 

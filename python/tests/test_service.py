@@ -58,7 +58,7 @@ class Service(unittest.TestCase):
         worker = self.with_worker()
         xsched.set(worker.pid, priority="high", share=30, deadline="5ms", laxity=("2ms", -3, 7))
         (task,) = xsched.tasks()
-        got = (task.priority, task.utilization, task.deadline_us, task.laxity_us)
+        got = (task.priority, task.share, task.deadline_us, task.laxity_us)
         self.assertEqual(got, (100, 30, 5000, 2000))
         xsched.set("worker", priority=-7, deadline="none")
         (task,) = xsched.tasks()

@@ -85,7 +85,7 @@ class Task:
     device: str
     own: bool
     priority: int
-    utilization: int
+    share: int
     deadline_us: Union[int, None]
     laxity_us: Union[int, None]
     state: Literal["idle", "running", "held", "suspended"]

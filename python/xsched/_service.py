@@ -22,7 +22,7 @@ class Task:
     device: str
     own: bool
     priority: int
-    utilization: int
+    share: int
     deadline_us: int | None
     laxity_us: int | None
     state: str

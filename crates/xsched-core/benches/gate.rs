@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use xsched_core::sync::Shared;
-use xsched_core::{Gate, LevelRequest, Limit, Nanos, NullQueue, Order, QueueId, Unlinked, XQueue};
+use xsched_core::{Gate, LevelRequest, Limit, Nanos, NoScheduler, NullQueue, Order, QueueId, XQueue};
 
 #[inline(never)]
 fn vendor_call(n: u64) -> u64 {
@@ -15,22 +15,22 @@ fn vendor_call(n: u64) -> u64 {
 fn queue(order: Order) -> XQueue {
     let gate = Shared::from(Arc::new(Gate::default()));
     gate.give(order);
-    XQueue::new(QueueId(1), Arc::new(NullQueue::default()), gate, Arc::new(Unlinked), LevelRequest::Auto)
+    XQueue::new(QueueId(1), Arc::new(NullQueue::default()), gate, Arc::new(NoScheduler), LevelRequest::Auto)
         .expect("level 1 is always there")
 }
 
 fn gate(c: &mut Criterion) {
     let mut group = c.benchmark_group("gate");
     group.bench_function("direct", |b| b.iter(|| vendor_call(1)));
-    for (name, order) in [("free", Order::Free), ("watched", Order::Watched), ("paced", Order::Paced)] {
+    for (name, order) in [("free", Order::Free), ("watched", Order::Leader), ("paced", Order::Throttled)] {
         let queue = queue(order);
         group.bench_function(name, |b| b.iter(|| queue.launch(|| vendor_call(1))));
     }
-    let counted = queue(Order::Paced);
-    counted.lane().set_limit(Some(Limit::Count { threshold: 16, batch_size: 8 }));
+    let counted = queue(Order::Throttled);
+    counted.launch_path().set_limit(Some(Limit::Count { threshold: 16, batch_size: 8 }));
     group.bench_function("paced by count", |b| b.iter(|| counted.launch(|| vendor_call(1))));
-    let narrow = queue(Order::Paced);
-    narrow.lane().set_limit(Some(Limit::Budget(Nanos::from_micros(10))));
+    let narrow = queue(Order::Throttled);
+    narrow.launch_path().set_limit(Some(Limit::Budget(Nanos::from_micros(10))));
     group.bench_function("paced, window nearly always full", |b| b.iter(|| narrow.launch(|| vendor_call(1))));
     group.finish();
 }

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use xsched_core::sync::Shared;
-use xsched_core::{Gate, LevelRequest, NullQueue, QueueId, Unlinked, XQueue};
+use xsched_core::{Gate, LevelRequest, NoScheduler, NullQueue, QueueId, XQueue};
 
 fn queue() -> XQueue {
     let gate = Shared::from(Arc::new(Gate::default()));
-    XQueue::new(QueueId(1), Arc::new(NullQueue::default()), gate, Arc::new(Unlinked), LevelRequest::Auto)
+    XQueue::new(QueueId(1), Arc::new(NullQueue::default()), gate, Arc::new(NoScheduler), LevelRequest::Auto)
         .expect("the null device has level 1")
 }
 

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::hal::{HalError, Marker};
-use crate::lane::{Lane, lock};
+use crate::launch_path::{LaunchPath, lock};
 
 type Launch = Box<dyn FnOnce() + Send>;
 
@@ -110,11 +110,11 @@ enum By {
 
 impl Worker {
     /// Starts a thread that launches.
-    pub(crate) fn start(lane: Arc<Lane>) -> std::io::Result<Self> {
+    pub(crate) fn start(launch_path: Arc<LaunchPath>) -> std::io::Result<Self> {
         let desk: Arc<Desk> = Arc::default();
         let theirs = Arc::clone(&desk);
         let thread = std::thread::Builder::new().name("xsched-queue".to_owned()).stack_size(STACK);
-        let thread = thread.spawn(move || theirs.work(&lane))?;
+        let thread = thread.spawn(move || theirs.work(&launch_path))?;
         Ok(Self { desk, by: By::Thread(Mutex::new(Some(thread))) })
     }
 
@@ -129,7 +129,7 @@ impl Worker {
     }
 
     /// Hands a command over, or launches it here. None: the queue takes no more.
-    pub(crate) fn submit(&self, lane: &Lane, launch: Launch) -> Option<Ticket> {
+    pub(crate) fn submit(&self, launch_path: &LaunchPath, launch: Launch) -> Option<Ticket> {
         let ticket =
             Ticket(Arc::new(Turn { launch: AtomicU64::new(PENDING), wanted: AtomicBool::new(false) }));
         if let By::Submitter(one_at_a_time) = &self.by {
@@ -137,8 +137,8 @@ impl Worker {
             if lock(&self.desk.inbox).closed {
                 return None;
             }
-            let mut admitted = lane.admit();
-            self.desk.launch(lane, &mut admitted, &ticket, launch);
+            let mut admitted = launch_path.admit();
+            self.desk.launch(launch_path, &mut admitted, &ticket, launch);
             lock(&self.desk.inbox).newest = Some(ticket.clone());
             return Some(ticket);
         }
@@ -155,15 +155,15 @@ impl Worker {
         Some(ticket)
     }
 
-    /// Waits while more commands wait than there should, unless the queue is stopped: who would let it go on may be
+    /// Dependencies while more commands wait than there should, unless the queue is stopped: who would let it go on may be
     /// the one who submits.
-    pub(crate) fn wait_for_room(&self, lane: &Lane) {
+    pub(crate) fn wait_for_room(&self, launch_path: &LaunchPath) {
         if self.desk.waiting.load(Ordering::Relaxed) < MOST_PENDING {
             return;
         }
         let mut inbox = lock(&self.desk.inbox);
         let too_many = || self.desk.waiting.load(Ordering::SeqCst) >= ROOM_AT;
-        while too_many() && !inbox.closed && !lane.gate().is_stopped() {
+        while too_many() && !inbox.closed && !launch_path.gate().is_stopped() {
             let waited = self.desk.room.wait_timeout(inbox, LOOK_AGAIN);
             inbox = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -203,8 +203,8 @@ impl Worker {
         lock(&self.desk.inbox).newest.clone()
     }
 
-    /// Waits until the command has completed on the device, or was dropped.
-    pub(crate) fn wait(&self, lane: &Lane, ticket: &Ticket) -> Result<Outcome, HalError> {
+    /// Dependencies until the command has completed on the device, or was dropped.
+    pub(crate) fn wait(&self, launch_path: &LaunchPath, ticket: &Ticket) -> Result<Outcome, HalError> {
         let launch = self.desk.wait_until_launched(ticket);
         if launch == DROPPED {
             return Ok(Outcome::Dropped);
@@ -213,15 +213,15 @@ impl Worker {
             let inbox = lock(&self.desk.inbox);
             inbox.marks.iter().find(|(covered, _)| *covered >= launch).map(|(_, marker)| *marker)
         };
-        match known.or_else(|| lane.mark()) {
-            Some(marker) => while !lane.hw().wait(marker, Duration::from_secs(1))? {},
+        match known.or_else(|| launch_path.mark()) {
+            Some(marker) => while !launch_path.hw().wait(marker, Duration::from_secs(1))? {},
             // No marker can be had: only synchronising tells when it is done.
-            None => lane.hw().synchronize()?,
+            None => launch_path.hw().synchronize()?,
         }
         Ok(Outcome::Completed)
     }
 
-    /// Takes no more commands. Waits until those that wait have been launched, unless asked to by one of them.
+    /// Takes no more commands. Dependencies until those that wait have been launched, unless asked to by one of them.
     pub(crate) fn finish(&self) {
         self.desk.close();
         if let By::Thread(thread) = &self.by
@@ -268,11 +268,11 @@ impl Desk {
         launch()
     }
 
-    fn work(&self, lane: &Lane) {
+    fn work(&self, launch_path: &LaunchPath) {
         while self.wait_for_command() {
-            let mut admitted = lane.admit();
+            let mut admitted = launch_path.admit();
             if let Some((ticket, launch)) = self.take_next() {
-                self.launch(lane, &mut admitted, &ticket, launch);
+                self.launch(launch_path, &mut admitted, &ticket, launch);
                 drop(admitted);
                 self.launching.store(false, Ordering::SeqCst);
             }
@@ -294,13 +294,19 @@ impl Desk {
     }
 
     /// Launches a command whose turn it is.
-    fn launch(&self, lane: &Lane, admitted: &mut crate::lane::Admitted<'_>, ticket: &Ticket, launch: Launch) {
+    fn launch(
+        &self,
+        launch_path: &LaunchPath,
+        admitted: &mut crate::launch_path::Admitted<'_>,
+        ticket: &Ticket,
+        launch: Launch,
+    ) {
         // A callback that panics is the program's failure; the commands behind it are still owed their turn.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(launch));
         let number = self.launched.fetch_add(1, Ordering::Relaxed);
         let mut marker = admitted.launched();
         if marker.is_none() && ticket.0.wanted.load(Ordering::SeqCst) {
-            marker = lane.mark();
+            marker = launch_path.mark();
         }
         if let Some(marker) = marker {
             let mut inbox = lock(&self.inbox);

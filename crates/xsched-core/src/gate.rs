@@ -27,73 +27,74 @@ use crate::time::Nanos;
 /// What the scheduler allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Nobody competes: launch and tell nobody.
+    /// The task is alone on its device: launch without counting or reporting anything.
     #[default]
     Free,
-    /// Launch, and say when work begins and ends: somebody waits for the gaps.
-    Watched,
-    /// As watched, while equals do the same.
-    Shared,
-    /// Launch, but keep little in flight: somebody may take the place.
-    Paced,
-    /// Do not launch: somebody more important runs, and takes the device from what is running where that is possible.
-    Hold,
-    /// As hold, and be off the device at once: who runs makes many short pauses, and would have to take it again after each.
-    Freeze,
-    /// Do not launch, and be off the device: an equal takes the place, or a person wants this to stand still.
-    Stop,
+    /// Launch, and report when the queue becomes busy or idle: tasks of lower precedence wait for the gaps.
+    Leader,
+    /// As leader, beside other tasks of the same precedence.
+    Peer,
+    /// Launch, but keep little work in flight: another task may preempt this one.
+    Throttled,
+    /// Do not launch: a task of higher precedence runs, and preempts this one by time slice where the device can do that.
+    Yield,
+    /// As yield, and leave the device at once: the leader is sync-bound and would have to preempt again after each gap.
+    Evict,
+    /// Do not launch, and report when the device runs nothing of this task: the next task starts after that report, or a user
+    /// suspended this one.
+    Drain,
 }
 
-const WATCHED: u32 = 1;
-const PACED: u32 = 1 << 1;
-const HOLD: u32 = 1 << 2;
-/// Only together with `HOLD`.
-const STOP: u32 = 1 << 3;
-/// Only together with `WATCHED`.
-const EQUALS: u32 = 1 << 4;
-/// Only together with `HOLD`.
-const FREEZE: u32 = 1 << 5;
-const ORDERS: u32 = WATCHED | EQUALS | PACED | HOLD | FREEZE | STOP;
+const LEADER: u32 = 1;
+const THROTTLED: u32 = 1 << 1;
+const YIELD: u32 = 1 << 2;
+/// Only together with `YIELD`.
+const DRAIN: u32 = 1 << 3;
+/// Only together with `LEADER`.
+const PEER: u32 = 1 << 4;
+/// Only together with `YIELD`.
+const EVICT: u32 = 1 << 5;
+const ORDERS: u32 = LEADER | PEER | THROTTLED | YIELD | EVICT | DRAIN;
 /// The program suspended this queue itself.
 const CLOSED: u32 = 1 << 16;
 /// The program drives this queue itself: never take the free path, so that closing can be waited for.
 const COUNTED: u32 = 1 << 17;
 /// The program wants little in flight whatever the scheduler says.
-const PACED_BY_PROGRAM: u32 = 1 << 18;
+const THROTTLED_BY_PROGRAM: u32 = 1 << 18;
 
 impl Order {
     const fn bits(self) -> u32 {
         match self {
             Self::Free => 0,
-            Self::Watched => WATCHED,
-            Self::Shared => WATCHED | EQUALS,
-            Self::Paced => PACED,
-            Self::Hold => HOLD,
-            Self::Freeze => HOLD | FREEZE,
-            Self::Stop => HOLD | STOP,
+            Self::Leader => LEADER,
+            Self::Peer => LEADER | PEER,
+            Self::Throttled => THROTTLED,
+            Self::Yield => YIELD,
+            Self::Evict => YIELD | EVICT,
+            Self::Drain => YIELD | DRAIN,
         }
     }
 
     /// Whether launches wait.
     #[must_use]
     pub const fn stops(self) -> bool {
-        matches!(self, Self::Hold | Self::Freeze | Self::Stop)
+        matches!(self, Self::Yield | Self::Evict | Self::Drain)
     }
 
     /// Understands any word: the strictest bit counts.
     const fn of(word: u32) -> Self {
-        if word & HOLD != 0 && word & STOP != 0 {
-            Self::Stop
-        } else if word & HOLD != 0 && word & FREEZE != 0 {
-            Self::Freeze
-        } else if word & HOLD != 0 {
-            Self::Hold
-        } else if word & (PACED | PACED_BY_PROGRAM) != 0 {
-            Self::Paced
-        } else if word & WATCHED != 0 && word & EQUALS != 0 {
-            Self::Shared
-        } else if word & WATCHED != 0 {
-            Self::Watched
+        if word & YIELD != 0 && word & DRAIN != 0 {
+            Self::Drain
+        } else if word & YIELD != 0 && word & EVICT != 0 {
+            Self::Evict
+        } else if word & YIELD != 0 {
+            Self::Yield
+        } else if word & (THROTTLED | THROTTLED_BY_PROGRAM) != 0 {
+            Self::Throttled
+        } else if word & LEADER != 0 && word & PEER != 0 {
+            Self::Peer
+        } else if word & LEADER != 0 {
+            Self::Leader
         } else {
             Self::Free
         }
@@ -101,9 +102,9 @@ impl Order {
 }
 
 /// How the gate reaches its scheduler, if there is one.
-pub trait Link: Send + Sync {
+pub trait SchedulerLink: Send + Sync {
     /// Something changed that the scheduler should look at. Called on a program's thread: quick, and never blocks.
-    fn ring(&self);
+    fn notify(&self);
 
     /// A queue that had nothing to do has work: somebody has to see when it falls silent. As quick as ringing.
     fn watch(&self) {}
@@ -114,10 +115,10 @@ pub trait Link: Send + Sync {
 
 /// No scheduler: the program alone decides.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unlinked;
+pub struct NoScheduler;
 
-impl Link for Unlinked {
-    fn ring(&self) {}
+impl SchedulerLink for NoScheduler {
+    fn notify(&self) {}
     fn alive(&self) -> bool {
         true
     }
@@ -138,7 +139,7 @@ pub struct Gate {
     /// Zero if launches may have gone through uncounted, until somebody takes note.
     counted: AtomicU16,
     /// Not zero if the work comes in many small pieces that are waited for.
-    in_pieces: AtomicU16,
+    sync_bound: AtomicU16,
     /// Twice the launches through the counted path, plus one while there is work: see [`Gate::quiet`].
     activity: AtomicU64,
     /// Time threads spent held, in nanoseconds.
@@ -185,7 +186,7 @@ impl Default for Gate {
             inside: Futex::new(0),
             waiting: AtomicU32::new(0),
             counted: AtomicU16::new(0),
-            in_pieces: AtomicU16::new(0),
+            sync_bound: AtomicU16::new(0),
             activity: AtomicU64::new(0),
             held_ns: AtomicU64::new(0),
             holds: AtomicU64::new(0),
@@ -207,7 +208,7 @@ impl Gate {
             // Afterwards: who takes note of it before is told again.
             self.counted.store(0, Ordering::SeqCst);
         }
-        if before & HOLD != 0 && set & HOLD == 0 {
+        if before & YIELD != 0 && set & YIELD == 0 {
             self.word.wake_all();
         }
     }
@@ -238,14 +239,14 @@ impl Gate {
     /// Has work that is not finished, or a thread held here.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        // SeqCst: pairs with the writes in `announce`, `quiet` and `hold_thread`, which ring after writing.
+        // SeqCst: pairs with the writes in `mark_busy`, `quiet` and `hold_thread`, which ring after writing.
         !self.epoch().is_idle() || self.waiting.load(Ordering::SeqCst) != 0
     }
 
     /// Whether the program waits for each of many small pieces of work.
     #[must_use]
-    pub fn works_in_pieces(&self) -> bool {
-        self.in_pieces.load(Ordering::Relaxed) != 0
+    pub fn is_sync_bound(&self) -> bool {
+        self.sync_bound.load(Ordering::Relaxed) != 0
     }
 
     /// What happened here so far.
@@ -270,17 +271,17 @@ impl Gate {
         self.word.word().load(Ordering::Acquire) == 0
     }
 
-    /// Waits until launching is allowed and counts the thread as inside. Every `enter` is followed by one `leave`.
-    pub fn enter(&self, link: &dyn Link) -> Order {
-        self.enter_unless(HOLD | CLOSED, link)
+    /// Dependencies until launching is allowed and counts the thread as inside. Every `enter` is followed by one `leave`.
+    pub fn enter(&self, link: &dyn SchedulerLink) -> Order {
+        self.enter_unless(YIELD | CLOSED, link)
     }
 
     /// As [`Gate::enter`], but does not wait for the scheduler: for a queue whose device holds what is launched.
-    pub fn enter_held(&self, link: &dyn Link) -> Order {
+    pub fn enter_held(&self, link: &dyn SchedulerLink) -> Order {
         self.enter_unless(CLOSED, link)
     }
 
-    fn enter_unless(&self, stopping: u32, link: &dyn Link) -> Order {
+    fn enter_unless(&self, stopping: u32, link: &dyn SchedulerLink) -> Order {
         loop {
             // Count first, look second; `close` closes first and looks at the count second. SeqCst on both sides, so
             // one of the two always sees the other.
@@ -305,7 +306,7 @@ impl Gate {
     }
 
     /// Says that work is about to be launched. Rings on the edge from idle to ready.
-    pub fn announce(&self, link: &dyn Link) {
+    pub fn mark_busy(&self, link: &dyn SchedulerLink) {
         let mut before = self.activity.load(Ordering::SeqCst);
         loop {
             let after = before.wrapping_add(2) | BUSY;
@@ -315,15 +316,15 @@ impl Gate {
             }
         }
         if before & BUSY == 0 {
-            link.ring();
+            link.notify();
             link.watch();
         }
     }
 
     /// Says it of a launch that was announced already, and had to wait outside.
-    pub fn announce_again(&self, link: &dyn Link) {
+    pub fn mark_busy_again(&self, link: &dyn SchedulerLink) {
         self.again.fetch_add(1, Ordering::Relaxed);
-        self.announce(link);
+        self.mark_busy(link);
     }
 
     /// The state of the work now. Take it before waiting for the device.
@@ -336,14 +337,14 @@ impl Gate {
     /// launched since. Answers whether the queue is idle now.
     ///
     /// The caller must have seen, after taking the epoch, that nobody is inside or that the wait covered them.
-    pub fn quiet(&self, epoch: Epoch, link: &dyn Link) -> bool {
+    pub fn mark_idle(&self, epoch: Epoch, link: &dyn SchedulerLink) -> bool {
         if epoch.is_idle() {
             return self.epoch().is_idle();
         }
         let idle = epoch.0 & !BUSY;
         match self.activity.compare_exchange(epoch.0, idle, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => {
-                link.ring();
+                link.notify();
                 true
             }
             Err(now) => now & BUSY == 0,
@@ -351,11 +352,11 @@ impl Gate {
     }
 
     /// Says whether the work comes in many small pieces that are waited for. Rings if that is new.
-    pub fn set_in_pieces(&self, in_pieces: bool, link: &dyn Link) {
-        if self.works_in_pieces() != in_pieces {
+    pub fn set_sync_bound(&self, sync_bound: bool, link: &dyn SchedulerLink) {
+        if self.is_sync_bound() != sync_bound {
             // Relaxed: who rings has written before, and who is called reads afterwards.
-            self.in_pieces.store(in_pieces.into(), Ordering::Relaxed);
-            link.ring();
+            self.sync_bound.store(sync_bound.into(), Ordering::Relaxed);
+            link.notify();
         }
     }
 
@@ -372,9 +373,9 @@ impl Gate {
     }
 
     #[cold]
-    fn hold_thread(&self, mut seen: u32, stopping: u32, link: &dyn Link) {
-        if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 && seen & HOLD != 0 {
-            link.ring();
+    fn hold_thread(&self, mut seen: u32, stopping: u32, link: &dyn SchedulerLink) {
+        if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 && seen & YIELD != 0 {
+            link.notify();
         }
         self.holds.fetch_add(1, Ordering::Relaxed);
         let since = Nanos::now();
@@ -382,7 +383,7 @@ impl Gate {
         while seen & stopping != 0 {
             self.word.wait(seen, Some(HEARTBEAT));
             // Nobody stays suspended by a dead scheduler. The program's own suspension is another matter.
-            if seen & HOLD != 0 && !link.alive() {
+            if seen & YIELD != 0 && !link.alive() {
                 self.give(Order::Free);
             }
             seen = self.word.word().load(Ordering::SeqCst);
@@ -408,7 +409,7 @@ impl Gate {
         }
         self.word.word().store(0, Ordering::SeqCst);
         self.counted.store(0, Ordering::SeqCst);
-        self.in_pieces.store(0, Ordering::Relaxed);
+        self.sync_bound.store(0, Ordering::Relaxed);
         self.word.wake_all();
     }
 
@@ -418,11 +419,11 @@ impl Gate {
     }
 
     /// Whether the program wants its own work in flight limited even when the scheduler does not ask for it.
-    pub fn pace_always(&self, pace: bool) {
+    pub fn throttle_always(&self, pace: bool) {
         if pace {
-            self.word.word().fetch_or(PACED_BY_PROGRAM, Ordering::SeqCst);
+            self.word.word().fetch_or(THROTTLED_BY_PROGRAM, Ordering::SeqCst);
         } else {
-            self.word.word().fetch_and(!PACED_BY_PROGRAM, Ordering::SeqCst);
+            self.word.word().fetch_and(!THROTTLED_BY_PROGRAM, Ordering::SeqCst);
         }
     }
 
@@ -433,7 +434,7 @@ impl Gate {
         fence_for_loom();
     }
 
-    /// Waits until nobody is inside any more, or until `give_up` says so; asked about once a millisecond.
+    /// Dependencies until nobody is inside any more, or until `give_up` says so; asked about once a millisecond.
     pub fn settle(&self, give_up: impl Fn() -> bool) {
         loop {
             let inside = self.inside.word().load(Ordering::SeqCst);
@@ -454,14 +455,14 @@ impl Gate {
 
     /// Takes over what the program itself wanted of another gate.
     pub fn adopt(&self, other: &Self) {
-        let own = other.word.word().load(Ordering::SeqCst) & (CLOSED | COUNTED | PACED_BY_PROGRAM);
+        let own = other.word.word().load(Ordering::SeqCst) & (CLOSED | COUNTED | THROTTLED_BY_PROGRAM);
         self.word.word().fetch_or(own, Ordering::SeqCst);
     }
 
     /// Whether the program or the scheduler stops launches.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        self.word.word().load(Ordering::SeqCst) & (HOLD | CLOSED) != 0
+        self.word.word().load(Ordering::SeqCst) & (YIELD | CLOSED) != 0
     }
 
     /// Whether the program itself stopped launches.
@@ -477,13 +478,13 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[derive(Default)]
-    struct Bell {
+    struct Notifier {
         rung: AtomicUsize,
         dead: bool,
     }
 
-    impl Link for Bell {
-        fn ring(&self) {
+    impl SchedulerLink for Notifier {
+        fn notify(&self) {
             self.rung.fetch_add(1, Ordering::SeqCst);
         }
         fn alive(&self) -> bool {
@@ -495,15 +496,15 @@ mod tests {
     fn whoever_was_free_for_a_moment_has_launched_uncounted() {
         let gate = Gate::default();
         assert!(gate.take_uncounted() && gate.take_uncounted(), "nobody counts while it is free");
-        gate.give(Order::Paced);
+        gate.give(Order::Throttled);
         assert!(gate.take_uncounted());
         assert!(!gate.take_uncounted(), "noted");
-        for order in [Order::Watched, Order::Hold, Order::Stop, Order::Shared] {
+        for order in [Order::Leader, Order::Yield, Order::Drain, Order::Peer] {
             gate.give(order);
         }
         assert!(!gate.has_uncounted());
         gate.give(Order::Free);
-        gate.give(Order::Hold);
+        gate.give(Order::Yield);
         assert!(gate.has_uncounted());
     }
 
@@ -511,64 +512,65 @@ mod tests {
     fn orders_and_the_programs_own_bits_do_not_disturb_each_other() {
         let gate = Gate::default();
         gate.close();
-        let (hold, freeze, stop) = (Order::Hold, Order::Freeze, Order::Stop);
-        for order in [hold, Order::Paced, stop, hold, freeze, stop, Order::Free, stop, freeze, Order::Watched]
+        let (hold, freeze, stop) = (Order::Yield, Order::Evict, Order::Drain);
+        for order in
+            [hold, Order::Throttled, stop, hold, freeze, stop, Order::Free, stop, freeze, Order::Leader]
         {
             gate.give(order);
             assert_eq!(gate.order(), order);
             assert!(gate.is_closed());
         }
         gate.open();
-        assert_eq!(gate.order(), Order::Watched);
+        assert_eq!(gate.order(), Order::Leader);
         assert!(!gate.is_stopped());
     }
 
     #[test]
     fn rubbish_in_the_word_is_read_as_the_strictest_order_it_contains() {
-        assert_eq!(Order::of(u32::MAX), Order::Stop);
-        assert_eq!(Order::of(STOP | FREEZE | EQUALS), Order::Free, "they say nothing alone");
-        assert_eq!(Order::of(WATCHED | PACED), Order::Paced);
+        assert_eq!(Order::of(u32::MAX), Order::Drain);
+        assert_eq!(Order::of(DRAIN | EVICT | PEER), Order::Free, "they say nothing alone");
+        assert_eq!(Order::of(LEADER | THROTTLED), Order::Throttled);
         assert_eq!(Order::of(1 << 9), Order::Free);
     }
 
     #[test]
     fn only_edges_ring() {
-        let (gate, bell) = (Gate::default(), Bell::default());
-        gate.announce(&bell);
-        gate.announce(&bell);
-        assert_eq!(bell.rung.load(Ordering::SeqCst), 1);
+        let (gate, notifier) = (Gate::default(), Notifier::default());
+        gate.mark_busy(&notifier);
+        gate.mark_busy(&notifier);
+        assert_eq!(notifier.rung.load(Ordering::SeqCst), 1);
         let epoch = gate.epoch();
-        assert!(gate.quiet(epoch, &bell));
-        assert!(gate.quiet(epoch, &bell), "said twice");
-        assert_eq!(bell.rung.load(Ordering::SeqCst), 2);
+        assert!(gate.mark_idle(epoch, &notifier));
+        assert!(gate.mark_idle(epoch, &notifier), "said twice");
+        assert_eq!(notifier.rung.load(Ordering::SeqCst), 2);
     }
 
     #[test]
     fn work_launched_after_the_epoch_keeps_the_queue_ready() {
-        let (gate, bell) = (Gate::default(), Bell::default());
-        gate.announce(&bell);
+        let (gate, notifier) = (Gate::default(), Notifier::default());
+        gate.mark_busy(&notifier);
         let epoch = gate.epoch();
-        gate.announce(&bell);
-        assert!(!gate.quiet(epoch, &bell));
+        gate.mark_busy(&notifier);
+        assert!(!gate.mark_idle(epoch, &notifier));
         assert!(gate.is_ready());
     }
 
     #[test]
     fn an_epoch_does_not_come_back_after_the_queue_was_idle() {
-        let (gate, bell) = (Gate::default(), Bell::default());
-        gate.announce(&bell);
+        let (gate, notifier) = (Gate::default(), Notifier::default());
+        gate.mark_busy(&notifier);
         let old = gate.epoch();
-        assert!(gate.quiet(old, &bell));
-        gate.announce(&bell);
-        assert!(!gate.quiet(old, &bell), "what was waited for long ago says nothing about new work");
+        assert!(gate.mark_idle(old, &notifier));
+        gate.mark_busy(&notifier);
+        assert!(!gate.mark_idle(old, &notifier), "what was waited for long ago says nothing about new work");
         assert!(gate.is_ready());
     }
 
     #[test]
     fn a_dead_scheduler_frees_whoever_it_held() {
         let gate = Gate::default();
-        gate.give(Order::Hold);
-        let dead = Bell { dead: true, ..Bell::default() };
+        gate.give(Order::Yield);
+        let dead = Notifier { dead: true, ..Notifier::default() };
         assert_eq!(gate.enter(&dead), Order::Free);
         assert_eq!(gate.counts().holds, 1);
         assert!(!gate.is_ready());

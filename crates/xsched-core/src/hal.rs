@@ -74,7 +74,7 @@ pub trait HwQueue: Send + Sync {
     /// How far the device has come: one load, or a cheap query.
     fn progress(&self) -> Progress;
 
-    /// Waits until `marker` has completed or the time is up; says whether it completed. By itself it asks for the progress
+    /// Dependencies until `marker` has completed or the time is up; says whether it completed. By itself it asks for the progress
     /// again and again.
     fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError> {
         let deadline = Nanos::now() + timeout.into();
@@ -82,7 +82,7 @@ pub trait HwQueue: Send + Sync {
             if self.progress().marker >= marker {
                 return Ok(true);
             }
-            self.may_be_waited_for()?;
+            self.check_waitable()?;
             let left = deadline - Nanos::now();
             if left == Nanos::ZERO {
                 return Ok(false);
@@ -92,11 +92,11 @@ pub trait HwQueue: Send + Sync {
     }
 
     /// Fails if the queue may be waiting for the program itself: the thread that would wait may be the one to let it go on.
-    fn may_be_waited_for(&self) -> Result<(), HalError> {
+    fn check_waitable(&self) -> Result<(), HalError> {
         Ok(())
     }
 
-    /// Waits until everything launched so far has completed.
+    /// Dependencies until everything launched so far has completed.
     fn synchronize(&self) -> Result<(), HalError>;
 
     /// Stops what the device holds of this queue: at [`Level::Deactivate`] commands that have not begun, at
@@ -109,7 +109,7 @@ pub trait HwQueue: Send + Sync {
     /// Whether anything was launched on the queue that is not done; it has, until this is called. Called before it is
     /// stopped, and while it is. A queue that has nothing must not stand still: programs copy and wait there, too, which
     /// nobody sees, and so nobody would let them go on.
-    fn has_work(&self, has_work: bool) {
+    fn set_has_work(&self, has_work: bool) {
         let _ = has_work;
     }
 
@@ -121,22 +121,22 @@ pub trait HwQueue: Send + Sync {
 
     /// Something is about to be launched that takes its time to get to the device, which others may be using: has the device
     /// turn to this queue meanwhile. Only called for a queue that has nothing to do.
-    fn summon(&self) {}
+    fn trigger_context_switch(&self) {}
 
     /// Whether at [`Level::Interrupt`] the device takes itself from a queue that was told to hold, by what it was told in
     /// [`HwQueue::order_changed`]. Then [`HwQueue::preempt`] is only asked for where the queue has to stand still.
-    fn gives_way(&self) -> bool {
+    fn preempts_by_time_slice(&self) -> bool {
         false
     }
 
     /// Whether what is launched on a queue that is stopped at level 2 or 3 stays behind the point where it was stopped, as
     /// long as a marker is placed first. Then the program's threads need not wait while it is.
-    fn holds_what_is_launched(&self) -> bool {
+    fn accepts_launches_while_stopped(&self) -> bool {
         false
     }
 
     /// Whether any thread may call [`HwQueue::mark`], and not only the one that launches.
-    fn marks_from_any_thread(&self) -> bool {
+    fn can_mark_from_any_thread(&self) -> bool {
         true
     }
 }

@@ -79,9 +79,9 @@ impl fmt::Display for Priority {
 
 /// Share of a device in percent. Shares of the tasks present are weights: they need not add up to 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Utilization(u8);
+pub struct Share(u8);
 
-impl Utilization {
+impl Share {
     /// What a task has unless told otherwise.
     pub const DEFAULT: Self = Self(100);
 
@@ -89,7 +89,7 @@ impl Utilization {
     pub fn new(percent: i64) -> Result<Self, HintError> {
         match u8::try_from(percent) {
             Ok(p) if p <= 100 => Ok(Self(p)),
-            _ => refuse("utilization", percent, "0 to 100 (percent)"),
+            _ => refuse("share", percent, "0 to 100 (percent)"),
         }
     }
 
@@ -100,7 +100,7 @@ impl Utilization {
     }
 }
 
-impl Default for Utilization {
+impl Default for Share {
     fn default() -> Self {
         Self::DEFAULT
     }
@@ -180,13 +180,13 @@ impl Laxity {
     }
 }
 
-/// All that a policy may know about one task's wishes.
+/// All that a policy may know about one task's hint_request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
     /// Importance.
     pub priority: Priority,
     /// Share of the device.
-    pub utilization: Utilization,
+    pub share: Share,
     /// Span to be done in, if there is one.
     pub deadline: Option<Deadline>,
     /// Span to wait before becoming critical, if there is one.
@@ -216,10 +216,7 @@ mod tests {
                 "urgent".parse::<Priority>().unwrap_err(),
                 "priority `urgent` is out of range: allowed is -256 (never run) to 255, low, normal or high",
             ),
-            (
-                Utilization::new(101).unwrap_err(),
-                "utilization 101 is out of range: allowed is 0 to 100 (percent)",
-            ),
+            (Share::new(101).unwrap_err(), "share 101 is out of range: allowed is 0 to 100 (percent)"),
             (
                 Timeslice::from_micros(99).unwrap_err(),
                 "timeslice 99 is out of range: allowed is 100 to 10000000 (microseconds)",
@@ -240,7 +237,7 @@ mod tests {
     #[test]
     fn huge_numbers_do_not_wrap_into_the_range() {
         assert!(Priority::new(i64::from(u16::MAX) + 1).is_err());
-        assert!(Utilization::new(256).is_err());
+        assert!(Share::new(256).is_err());
         assert!(Timeslice::from_micros(i64::MIN).is_err());
     }
 }

@@ -12,10 +12,10 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::command::{Outcome, Ticket, Worker};
-use crate::gate::{Gate, Link};
+use crate::gate::{Gate, SchedulerLink};
 use crate::hal::{HalError, HwQueue, Marker};
 use crate::ids::{DeviceId, QueueId};
-use crate::lane::{Lane, lock};
+use crate::launch_path::{LaunchPath, lock};
 use crate::level::{LevelError, LevelRequest};
 use crate::sync::Shared;
 use crate::window::Limit;
@@ -74,7 +74,7 @@ pub struct RecordedEvent {
 /// A handle on a hardware queue through which it is scheduled.
 pub struct XQueue {
     id: QueueId,
-    lane: Arc<Lane>,
+    launch_path: Arc<LaunchPath>,
     worker: OnceLock<Worker>,
     /// Held while the worker is started, so that there is only one.
     starting: Mutex<()>,
@@ -86,11 +86,11 @@ impl XQueue {
         id: QueueId,
         hw: Arc<dyn HwQueue>,
         gate: Shared<Gate>,
-        link: Arc<dyn Link>,
+        link: Arc<dyn SchedulerLink>,
         level: LevelRequest,
     ) -> Result<Self, LevelError> {
-        let lane = Arc::new(Lane::new(hw, gate, link, level)?);
-        Ok(Self { id, lane, worker: OnceLock::new(), starting: Mutex::new(()) })
+        let launch_path = Arc::new(LaunchPath::new(hw, gate, link, level)?);
+        Ok(Self { id, launch_path, worker: OnceLock::new(), starting: Mutex::new(()) })
     }
 
     /// Its name.
@@ -102,30 +102,30 @@ impl XQueue {
     /// The device it runs on.
     #[must_use]
     pub fn device(&self) -> DeviceId {
-        self.lane.hw().device()
+        self.launch_path.hw().device()
     }
 
     /// Its way to the device.
     #[must_use]
-    pub fn lane(&self) -> &Arc<Lane> {
-        &self.lane
+    pub fn launch_path(&self) -> &Arc<LaunchPath> {
+        &self.launch_path
     }
 
     /// Calls `real` on this thread, exactly once, as soon as the queue may launch.
     #[inline]
     pub fn launch<R>(&self, real: impl FnOnce() -> R) -> R {
-        self.lane.launch(real)
+        self.launch_path.launch(real)
     }
 
     /// Hands over a command to be launched, in order, when it is this queue's turn.
     pub fn submit(&self, launch: impl FnOnce() + Send + 'static) -> Result<Ticket, QueueError> {
-        self.start_worker()?.submit(&self.lane, Box::new(launch)).ok_or(QueueError::Finished(self.id))
+        self.start_worker()?.submit(&self.launch_path, Box::new(launch)).ok_or(QueueError::Finished(self.id))
     }
 
-    /// Waits while so many commands wait that no more should be submitted. Not at all while the queue is stopped.
+    /// Dependencies while so many commands wait that no more should be submitted. Not at all while the queue is stopped.
     pub fn wait_for_room(&self) {
         if let Some(worker) = self.worker.get() {
-            worker.wait_for_room(&self.lane);
+            worker.wait_for_room(&self.launch_path);
         }
     }
 
@@ -163,14 +163,15 @@ impl XQueue {
             return Ok(worker);
         }
         self.drive();
-        let worker = Worker::start(Arc::clone(&self.lane)).map_err(|e| QueueError::NoWorker(self.id, e))?;
+        let worker =
+            Worker::start(Arc::clone(&self.launch_path)).map_err(|e| QueueError::NoWorker(self.id, e))?;
         Ok(self.worker.get_or_init(|| worker))
     }
 
     /// From now on there is somebody to wait for: every launch counts, and no more is in flight than the reference has.
     fn drive(&self) {
-        self.lane.gate().count_all();
-        if !self.lane.has_chosen_limit() {
+        self.launch_path.gate().count_all();
+        if !self.launch_path.has_chosen_limit() {
             self.set_limit(Limit::count(Limit::DEFAULT_THRESHOLD, Limit::DEFAULT_BATCH_SIZE).ok());
         }
     }
@@ -178,9 +179,9 @@ impl XQueue {
     /// Cannot be suspended any more, takes no more commands, and waits until those that wait have been launched: nothing
     /// of the program's runs here afterwards. Does not wait if a command of this queue asks for it.
     pub fn finish(&self) {
-        self.lane.let_go();
+        self.launch_path.let_go();
         // A device that refuses has lost the queue already.
-        let _ = self.lane.enforce();
+        let _ = self.launch_path.enforce();
         if let Some(worker) = self.worker.get() {
             worker.finish();
         }
@@ -190,26 +191,26 @@ impl XQueue {
     #[must_use]
     pub fn commands(&self) -> u64 {
         let waiting = self.worker.get().map_or(0, Worker::waiting) as u64;
-        waiting + u64::from(self.lane.in_flight())
+        waiting + u64::from(self.launch_path.in_flight())
     }
 
-    /// Waits until a submitted command has completed on the device, or was dropped.
+    /// Dependencies until a submitted command has completed on the device, or was dropped.
     pub fn wait(&self, ticket: &Ticket) -> Result<Outcome, QueueError> {
         match self.worker.get() {
-            Some(worker) => Ok(worker.wait(&self.lane, ticket)?),
+            Some(worker) => Ok(worker.wait(&self.launch_path, ticket)?),
             // Nothing was ever submitted here: the ticket is another queue's.
             None => Ok(Outcome::Dropped),
         }
     }
 
-    /// Waits until every command submitted so far has completed on the device.
+    /// Dependencies until every command submitted so far has completed on the device.
     pub fn wait_all(&self) -> Result<(), QueueError> {
         if let Some(worker) = self.worker.get()
             && let Some(newest) = worker.newest()
         {
-            worker.wait(&self.lane, &newest)?;
+            worker.wait(&self.launch_path, &newest)?;
         }
-        self.lane.synchronized(|| self.lane.hw().synchronize())?;
+        self.launch_path.synchronized(|| self.launch_path.hw().synchronize())?;
         Ok(())
     }
 
@@ -217,7 +218,7 @@ impl XQueue {
     #[must_use]
     pub fn state(&self) -> QueueState {
         let commands_wait = self.worker.get().is_some_and(|worker| !worker.is_empty());
-        if commands_wait || !self.lane.poll_idle() || self.lane.gate().is_ready() {
+        if commands_wait || !self.launch_path.poll_idle() || self.launch_path.gate().is_ready() {
             QueueState::Ready
         } else {
             QueueState::Idle
@@ -227,31 +228,31 @@ impl XQueue {
     /// Stops new launches at once, and what the device holds as far as the level reaches. May be repeated; a queue
     /// that is suspended already has nothing left to wait for.
     pub fn suspend(&self, how: Suspend) -> Result<(), QueueError> {
-        if self.lane.gate().is_closed() {
-            return Ok(self.lane.enforce()?);
+        if self.launch_path.gate().is_closed() {
+            return Ok(self.launch_path.enforce()?);
         }
         if how.wait_all || how.wait_idle {
             self.wait_all()?;
         }
         loop {
-            self.lane.close();
+            self.launch_path.close();
             if how.sync_hw_queue || how.wait_idle {
-                self.lane.synchronized(|| self.lane.hw().synchronize())?;
+                self.launch_path.synchronized(|| self.launch_path.hw().synchronize())?;
             }
             let more_came = how.wait_idle && self.worker.get().is_some_and(|worker| !worker.is_empty());
             if !more_came {
                 break;
             }
-            self.lane.open();
+            self.launch_path.open();
             self.wait_all()?;
         }
-        Ok(self.lane.enforce()?)
+        Ok(self.launch_path.enforce()?)
     }
 
     /// As [`XQueue::suspend`] for a command of this queue: the launch it is part of is not waited for.
     pub fn suspend_from_command(&self) -> Result<(), QueueError> {
-        self.lane.shut();
-        Ok(self.lane.enforce()?)
+        self.launch_path.shut();
+        Ok(self.launch_path.enforce()?)
     }
 
     /// Lets launches go on where they were stopped. May be repeated.
@@ -261,30 +262,30 @@ impl XQueue {
         {
             worker.drop_pending();
         }
-        self.lane.open();
-        Ok(self.lane.enforce()?)
+        self.launch_path.open();
+        Ok(self.launch_path.enforce()?)
     }
 
     /// Limits what is in flight from now on, whatever the scheduler asks for; `None` leaves it to the scheduler.
     pub fn set_limit(&self, limit: Option<Limit>) {
-        self.lane.set_limit(limit);
-        self.lane.gate().pace_always(limit.is_some());
+        self.launch_path.set_limit(limit);
+        self.launch_path.gate().throttle_always(limit.is_some());
     }
 
     /// Notes a point that other queues can wait for. Nothing is noted while nobody competes: then nobody is held, and
     /// nothing needs to be inherited.
     #[must_use]
     pub fn record(&self) -> Option<RecordedEvent> {
-        if self.lane.gate().is_free() {
+        if self.launch_path.gate().is_free() {
             return None;
         }
-        self.lane.mark().map(|marker| RecordedEvent { queue: self.id, marker })
+        self.launch_path.mark().map(|marker| RecordedEvent { queue: self.id, marker })
     }
 
     /// Whether a point recorded on this queue has been reached.
     #[must_use]
     pub fn has_reached(&self, event: RecordedEvent) -> bool {
-        event.queue == self.id && self.lane.hw().progress().marker >= event.marker
+        event.queue == self.id && self.launch_path.hw().progress().marker >= event.marker
     }
 }
 
@@ -292,15 +293,15 @@ impl Drop for XQueue {
     /// What was suspended is let go: a queue nobody can resume any more must not hold work for ever.
     fn drop(&mut self) {
         drop(self.worker.take());
-        self.lane.open();
-        let _ = self.lane.enforce();
+        self.launch_path.open();
+        let _ = self.launch_path.enforce();
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{NullQueue, Order, Unlinked};
+    use crate::{NoScheduler, NullQueue, Order};
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
@@ -311,9 +312,10 @@ mod tests {
     #[test]
     fn a_queue_whose_gate_moves_keeps_what_its_program_wanted() {
         let old = gate();
-        old.give(Order::Hold);
+        old.give(Order::Yield);
         let hw = Arc::new(NullQueue::default());
-        let queue = XQueue::new(QueueId(1), hw, old.clone(), Arc::new(Unlinked), LevelRequest::Auto).unwrap();
+        let queue =
+            XQueue::new(QueueId(1), hw, old.clone(), Arc::new(NoScheduler), LevelRequest::Auto).unwrap();
         let launches = AtomicUsize::new(0);
         std::thread::scope(|threads| {
             threads.spawn(|| queue.launch(|| launches.fetch_add(1, Ordering::SeqCst)));
@@ -323,7 +325,7 @@ mod tests {
             // Held by the scheduler, and now by the program too; then the scheduler is replaced.
             queue.suspend(Suspend::default()).unwrap();
             let new = gate();
-            queue.lane().move_to(new.clone());
+            queue.launch_path().move_to(new.clone());
             assert!(new.is_closed() && !old.is_stopped());
             while !new.is_ready() {
                 std::thread::yield_now();
@@ -377,13 +379,13 @@ mod tests {
     #[test]
     fn who_waits_for_a_queue_is_trusted_to_see_its_end_for_a_moment() {
         let (gate, hw) = (gate(), Arc::new(NullQueue::default()));
-        gate.give(Order::Watched);
+        gate.give(Order::Leader);
         let queue =
-            XQueue::new(QueueId(1), hw, gate.clone(), Arc::new(Unlinked), LevelRequest::Auto).unwrap();
+            XQueue::new(QueueId(1), hw, gate.clone(), Arc::new(NoScheduler), LevelRequest::Auto).unwrap();
         queue.launch(|| ());
-        queue.lane().synchronized(|| {
+        queue.launch_path().synchronized(|| {
             let mut looks = 0;
-            while !queue.lane().poll_idle() {
+            while !queue.launch_path().poll_idle() {
                 looks += 1;
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -394,13 +396,13 @@ mod tests {
     #[test]
     fn nobody_waits_for_ever_for_a_device_that_does_not_answer() {
         let (gate, hw) = (gate(), Arc::new(Gone(NullQueue::default())));
-        gate.give(Order::Watched);
+        gate.give(Order::Leader);
         let queue =
-            XQueue::new(QueueId(1), hw, gate.clone(), Arc::new(Unlinked), LevelRequest::Auto).unwrap();
+            XQueue::new(QueueId(1), hw, gate.clone(), Arc::new(NoScheduler), LevelRequest::Auto).unwrap();
         queue.launch(|| ());
         assert!(gate.is_ready());
-        assert!(!queue.lane().poll_idle(), "it may answer the next time");
-        let looks = (0..1_000).find(|_| queue.lane().poll_idle());
+        assert!(!queue.launch_path().poll_idle(), "it may answer the next time");
+        let looks = (0..1_000).find(|_| queue.launch_path().poll_idle());
         assert!(looks.is_some() && !gate.is_ready());
     }
 }

@@ -31,7 +31,7 @@ pub struct Task {
     pub process: Process,
     /// Where it runs.
     pub device: DeviceId,
-    /// Its wishes.
+    /// Its hint_request.
     pub hints: Hints,
     /// Made for one queue that has hints of its own.
     pub own: bool,
@@ -78,7 +78,7 @@ impl Gaps {
 impl Task {
     /// Until when it counts as active though it has no work, if it does.
     #[must_use]
-    pub fn lingers_until(&self, now: Nanos) -> Option<Nanos> {
+    pub fn active_until(&self, now: Nanos) -> Option<Nanos> {
         let end = self.gaps.since + self.gaps.linger;
         (!self.ready && now < end).then_some(end)
     }
@@ -299,7 +299,7 @@ mod tests {
         let ms = |us: u64| Nanos::from_millis(1_000) + Nanos::from_micros(us);
         let mut edge = |ready: bool, at: u64| {
             table.set_ready(QueueId(1), ready, ms(at));
-            table.tasks()[0].lingers_until(ms(at))
+            table.tasks()[0].active_until(ms(at))
         };
         assert_eq!(edge(true, 0), None);
         assert_eq!(edge(false, 500), None, "nothing is known about it yet");

@@ -48,7 +48,7 @@ impl Limit {
     /// From level 2 on what is in flight can be stopped, so it need not be kept short for others' sake, and keeps a program's
     /// device busy through the pauses of its host. At level 1 whoever takes the place waits for all of it.
     #[must_use]
-    pub const fn suited_to(level: Level) -> Self {
+    pub const fn for_level(level: Level) -> Self {
         match level {
             Level::Block => Self::Budget(Nanos::from_millis(1)),
             Level::Deactivate | Level::Interrupt => Self::Budget(Nanos::from_millis(200)),

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use xsched_core::sync::Shared;
-use xsched_core::{Gate, LevelRequest, NullQueue, Order, QueueId, Unlinked, XQueue};
+use xsched_core::{Gate, LevelRequest, NoScheduler, NullQueue, Order, QueueId, XQueue};
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
@@ -38,11 +38,11 @@ fn launching_allocates_nothing() {
     let boxed = Box::new(1);
     assert!(ALLOCATIONS.get() > 0, "the counter counts");
     drop(boxed);
-    for order in [Order::Free, Order::Watched, Order::Paced] {
+    for order in [Order::Free, Order::Leader, Order::Throttled] {
         let gate = Shared::from(Arc::new(Gate::default()));
         gate.give(order);
         let hw = Arc::new(NullQueue::default());
-        let queue = XQueue::new(QueueId(1), hw, gate, Arc::new(Unlinked), LevelRequest::Auto).unwrap();
+        let queue = XQueue::new(QueueId(1), hw, gate, Arc::new(NoScheduler), LevelRequest::Auto).unwrap();
         let before = ALLOCATIONS.get();
         let launched: u32 = (0..10_000).map(|_| queue.launch(|| 1)).sum();
         assert_eq!((launched, ALLOCATIONS.get() - before), (10_000, 0), "{order:?}");

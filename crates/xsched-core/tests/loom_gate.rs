@@ -5,12 +5,12 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
-use xsched_core::{Gate, Link, Order, Unlinked};
+use xsched_core::{Gate, NoScheduler, Order, SchedulerLink};
 
 /// A program's thread launching once. Answers what it was allowed.
-fn launch(gate: &Gate, link: &dyn Link, real: impl FnOnce()) -> Order {
+fn launch(gate: &Gate, link: &dyn SchedulerLink, real: impl FnOnce()) -> Order {
     let order = gate.enter(link);
-    gate.announce(link);
+    gate.mark_busy(link);
     real();
     gate.leave();
     order
@@ -20,14 +20,14 @@ fn launch(gate: &Gate, link: &dyn Link, real: impl FnOnce()) -> Order {
 fn a_held_thread_is_always_woken() {
     loom::model(|| {
         let gate = Arc::new(Gate::default());
-        gate.give(Order::Hold);
+        gate.give(Order::Yield);
         let held = {
             let gate = Arc::clone(&gate);
-            thread::spawn(move || launch(&gate, &Unlinked, || {}))
+            thread::spawn(move || launch(&gate, &NoScheduler, || {}))
         };
-        gate.give(Order::Paced);
+        gate.give(Order::Throttled);
         // Loom reports a deadlock here if the wake-up was lost.
-        assert_eq!(held.join().unwrap(), Order::Paced);
+        assert_eq!(held.join().unwrap(), Order::Throttled);
     });
 }
 
@@ -35,11 +35,11 @@ fn a_held_thread_is_always_woken() {
 fn a_thread_held_by_both_is_woken_by_whoever_comes_last() {
     loom::model(|| {
         let gate = Arc::new(Gate::default());
-        gate.give(Order::Hold);
+        gate.give(Order::Yield);
         gate.close();
         let held = {
             let gate = Arc::clone(&gate);
-            thread::spawn(move || launch(&gate, &Unlinked, || {}))
+            thread::spawn(move || launch(&gate, &NoScheduler, || {}))
         };
         let program = {
             let gate = Arc::clone(&gate);
@@ -61,7 +61,7 @@ fn nothing_is_launched_between_a_settled_close_and_the_open() {
         let program = {
             let (gate, suspended, runs) = (Arc::clone(&gate), Arc::clone(&suspended), Arc::clone(&runs));
             thread::spawn(move || {
-                launch(&gate, &Unlinked, || {
+                launch(&gate, &NoScheduler, || {
                     assert!(!suspended.load(Ordering::SeqCst), "launched while suspended");
                     runs.fetch_add(1, Ordering::SeqCst);
                 });
@@ -88,7 +88,7 @@ fn two_queues_that_take_turns_never_run_at_once() {
             .map(|me| {
                 let (gates, running) = (Arc::clone(&gates), Arc::clone(&running));
                 thread::spawn(move || {
-                    launch(&gates[me], &Unlinked, || {
+                    launch(&gates[me], &NoScheduler, || {
                         assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "both run");
                         running.fetch_sub(1, Ordering::SeqCst);
                     });
@@ -111,10 +111,10 @@ fn two_queues_that_take_turns_never_run_at_once() {
 }
 
 /// The scheduler's doorbell.
-struct Bell(AtomicUsize);
+struct Notifier(AtomicUsize);
 
-impl Link for Bell {
-    fn ring(&self) {
+impl SchedulerLink for Notifier {
+    fn notify(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
     fn alive(&self) -> bool {
@@ -126,17 +126,17 @@ impl Link for Bell {
 fn a_scheduler_that_answers_the_bell_frees_whoever_is_held() {
     loom::model(|| {
         let gate = Arc::new(Gate::default());
-        gate.give(Order::Hold);
-        let bell = Arc::new(Bell(AtomicUsize::new(0)));
+        gate.give(Order::Yield);
+        let notifier = Arc::new(Notifier(AtomicUsize::new(0)));
         let program = {
-            let (gate, bell) = (Arc::clone(&gate), Arc::clone(&bell));
-            thread::spawn(move || launch(&gate, &*bell, || {}))
+            let (gate, notifier) = (Arc::clone(&gate), Arc::clone(&notifier));
+            thread::spawn(move || launch(&gate, &*notifier, || {}))
         };
-        while bell.0.load(Ordering::SeqCst) == 0 {
+        while notifier.0.load(Ordering::SeqCst) == 0 {
             thread::yield_now();
         }
         assert!(gate.is_ready(), "rung before it could be seen why");
-        gate.give(Order::Watched);
+        gate.give(Order::Leader);
         program.join().unwrap();
     });
 }
@@ -145,8 +145,8 @@ fn a_scheduler_that_answers_the_bell_frees_whoever_is_held() {
 fn a_queue_is_never_called_idle_while_it_has_work() {
     loom::model(|| {
         let gate = Arc::new(Gate::default());
-        gate.give(Order::Watched);
-        let link = Arc::new(Bell(AtomicUsize::new(0)));
+        gate.give(Order::Leader);
+        let link = Arc::new(Notifier(AtomicUsize::new(0)));
         launch(&gate, &*link, || {});
         // One thread has synchronised with the device; another launches meanwhile.
         let epoch = gate.epoch();
@@ -154,7 +154,7 @@ fn a_queue_is_never_called_idle_while_it_has_work() {
             let (gate, link) = (Arc::clone(&gate), Arc::clone(&link));
             thread::spawn(move || launch(&gate, &*link, || {}))
         };
-        gate.quiet(epoch, &*link);
+        gate.mark_idle(epoch, &*link);
         other.join().unwrap();
         assert!(gate.is_ready(), "the second launch was forgotten");
     });

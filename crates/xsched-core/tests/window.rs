@@ -119,7 +119,7 @@ proptest! {
     #[test]
     fn the_device_never_waits_for_us_once_the_length_is_known(length_us in 20_u64..400) {
         let length = Nanos::from_micros(length_us);
-        let (_, device) = drive(Limit::suited_to(Level::Block), &vec![length; 1_000], |_, _, _| {});
+        let (_, device) = drive(Limit::for_level(Level::Block), &vec![length; 1_000], |_, _, _| {});
         let ideal = Nanos(length.0 * 1_000);
         prop_assert!(
             device.busy_until.0 <= ideal.0 + ideal.0 / 50,
@@ -131,7 +131,7 @@ proptest! {
 #[test]
 fn short_commands_fill_the_budget_instead_of_a_fixed_count() {
     let mut most = 0;
-    drive(Limit::suited_to(Level::Block), &vec![Nanos(2_000); 5_000], |window, _, _| {
+    drive(Limit::for_level(Level::Block), &vec![Nanos(2_000); 5_000], |window, _, _| {
         most = most.max(window.in_flight().commands);
     });
     assert!(most > 100, "only {most} commands of 2 us in flight with a budget of 1 ms");
@@ -140,7 +140,7 @@ fn short_commands_fill_the_budget_instead_of_a_fixed_count() {
 #[test]
 fn time_spent_suspended_is_not_taken_for_work() {
     let (mut window, mut device) =
-        drive(Limit::suited_to(Level::Block), &vec![Nanos(50_000); 100], |_, _, _| {});
+        drive(Limit::for_level(Level::Block), &vec![Nanos(50_000); 100], |_, _, _| {});
     let before = window.estimate().unwrap();
     let place = window.reserve().unwrap();
     window.launched(place, || Nanos::from_secs(1));
@@ -169,7 +169,7 @@ fn limits_out_of_range_are_refused_by_name() {
 /// From level 2 on a program hardly ever waits for room, and nobody looks at the very moment a marker comes.
 #[test]
 fn lengths_are_learnt_and_stop_points_stay_close_where_nobody_ever_waits() {
-    let mut window = Window::new(Limit::suited_to(Level::Interrupt));
+    let mut window = Window::new(Limit::for_level(Level::Interrupt));
     window.suit(Level::Interrupt);
     let mut device = Device::default();
     // What programs begin with says little about what they go on with.

@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use xsched_core::{HEARTBEAT, Link as _, Order};
+use xsched_core::{HEARTBEAT, Order, SchedulerLink as _};
 
-use crate::joined::JoinedQueue;
 use crate::program::Program;
+use crate::scheduled_queue::ScheduledQueue;
 use crate::threads;
 
 /// How often the watcher looks whether busy queues have become idle, while somebody waits for that.
@@ -69,27 +69,27 @@ fn enforce(program: &Program) -> Duration {
     let mut sleep = LONG_SLEEP;
     let queues = program.living();
     for queue in &queues {
-        let (lane, gate) = (queue.lane(), queue.lane().gate());
+        let (launch_path, gate) = (queue.launch_path(), queue.launch_path().gate());
         if gate.order().stops() {
             sleep = HEARTBEAT;
             if !program.alive() {
                 gate.give(Order::Free);
             }
         }
-        lane.tell_what_was_kept_back();
+        launch_path.report_deferred_idle();
         // A device that refuses leaves the queue at level 1: the gate still holds. It is asked again: one that was to run on
         // must not stay stopped.
-        if lane.enforce().is_err() {
+        if launch_path.enforce().is_err() {
             sleep = HEARTBEAT;
         }
     }
     // Only now: a device may stop what runs once the last of its queues was told to.
     let mut news = false;
     for queue in &queues {
-        news |= queue.show_off(queue.lane().gate().order() == Order::Stop);
+        news |= queue.show_off(queue.launch_path().gate().order() == Order::Drain);
     }
     if news {
-        program.ring();
+        program.notify();
     }
     sleep
 }
@@ -101,33 +101,33 @@ fn watch(program: &Program) -> Duration {
         sleep = sleep.min(watch_queue(queue, program));
     }
     let (stopped, running): (Vec<_>, Vec<_>) =
-        queues.iter().partition(|queue| queue.lane().gate().order().stops());
+        queues.iter().partition(|queue| queue.launch_path().gate().order().stops());
     if program.note_divided(!stopped.is_empty() && !running.is_empty()) {
-        if program.begin_account() {
+        if program.start_dependency_tracking() {
             // Nobody has done so while all had the same order.
             for queue in running {
-                queue.waits_for_anybody();
+                queue.depends_on_any();
             }
         }
         // What was written down before concerns somebody now.
-        program.ring();
+        program.notify();
     }
     if program.waits.forget_what_is_over() {
-        program.ring();
+        program.notify();
     }
     program.note_watcher_sleeps(sleep > LOOK_FOR_IDLE);
     sleep
 }
 
 /// Looks at one queue. Answers how soon to look again.
-fn watch_queue(queue: &Arc<JoinedQueue>, program: &Program) -> Duration {
-    let lane = queue.lane();
-    let gate = lane.gate();
+fn watch_queue(queue: &Arc<ScheduledQueue>, program: &Program) -> Duration {
+    let launch_path = queue.launch_path();
+    let gate = launch_path.gate();
     let (order, epoch) = (gate.order(), gate.epoch());
     let last_epoch = queue.note_look(epoch);
     if order != Order::Free && gate.take_uncounted() {
         // There may be work, and it may wait for any of our queues.
-        lane.assume_busy();
+        launch_path.assume_busy();
         if let Some(point) = queue.record() {
             program.waits.add_unknown(queue, point);
         }
@@ -136,9 +136,11 @@ fn watch_queue(queue: &Arc<JoinedQueue>, program: &Program) -> Duration {
     // Whoever still launches needs no question to the device.
     let silent = epoch == last_epoch;
     match order {
-        Order::Free | Order::Hold | Order::Freeze | Order::Stop => LONG_SLEEP,
-        _ if epoch.is_idle() || (silent && lane.poll_idle()) => LONG_SLEEP,
-        Order::Watched | Order::Shared | Order::Paced if silent || lane.may_keep_back() => LOOK_AGAIN,
-        Order::Watched | Order::Shared | Order::Paced => LOOK_FOR_IDLE,
+        Order::Free | Order::Yield | Order::Evict | Order::Drain => LONG_SLEEP,
+        _ if epoch.is_idle() || (silent && launch_path.poll_idle()) => LONG_SLEEP,
+        Order::Leader | Order::Peer | Order::Throttled if silent || launch_path.may_have_deferred_idle() => {
+            LOOK_AGAIN
+        }
+        Order::Leader | Order::Peer | Order::Throttled => LOOK_FOR_IDLE,
     }
 }

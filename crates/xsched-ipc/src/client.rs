@@ -2,17 +2,17 @@
 
 use std::sync::{Arc, Mutex};
 
-use xsched_core::{DeviceId, Hints, HwQueue, LevelError, LevelRequest, Link as _, Wait};
+use xsched_core::{DeviceId, Hints, HwQueue, LevelError, LevelRequest, SchedulerLink as _, Wait};
 use xsched_policy::{Params, PolicyInfo};
 
-use crate::bell::Bell;
 use crate::hinting::{self, HintFailure};
-use crate::joined::JoinedQueue;
 use crate::local::Membership;
+use crate::notifier::Notifier;
 use crate::page::{Page, PageError, SLOTS};
 use crate::program::{Call, Program, lock};
-use crate::protocol::{Request, Wishes};
-use crate::service_link::{Introduction, ServiceLink};
+use crate::protocol::{HintRequest, Request};
+use crate::scheduled_queue::ScheduledQueue;
+use crate::service_link::{ClientInfo, ServiceLink};
 
 pub use crate::program::PATIENCE;
 
@@ -75,8 +75,8 @@ impl Client {
 
     /// Joins a scheduler through the page it made for this program.
     #[must_use]
-    pub fn new(page: Arc<Page>, bell: Bell) -> Self {
-        Self::made(page, Call::Bell(bell), Whom::Page)
+    pub fn new(page: Arc<Page>, notifier: Notifier) -> Self {
+        Self::made(page, Call::Notifier(notifier), Whom::Page)
     }
 
     /// Nobody schedules: the program alone decides.
@@ -86,7 +86,7 @@ impl Client {
 
     /// Joins the service with the first queue, and again whenever the service was gone. Until then, and in between,
     /// the program runs unscheduled.
-    pub fn of_service(introduction: Introduction) -> Result<Self, PageError> {
+    pub fn of_service(introduction: ClientInfo) -> Result<Self, PageError> {
         let client = Self::alone()?;
         lock(&client.follows).whom = Whom::Service(Arc::new(ServiceLink::new(introduction)));
         Ok(client)
@@ -138,7 +138,7 @@ impl Client {
     }
 
     /// From now on the service schedules the program. Gives it a moment to answer, and to take note of the queues.
-    pub fn schedule_by_service(&self, introduction: Introduction) -> Result<(), SchedulerError> {
+    pub fn schedule_by_service(&self, introduction: ClientInfo) -> Result<(), SchedulerError> {
         let mut follows = lock(&self.follows);
         if matches!(follows.whom, Whom::Service(_)) {
             return Ok(());
@@ -156,7 +156,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits a moment until the scheduler has seen the queues there are, so that what is launched next obeys its orders.
+    /// Dependencies a moment until the scheduler has seen the queues there are, so that what is launched next obeys its orders.
     pub fn be_seen(&self) {
         hinting::be_seen(&self.program.seat().call);
     }
@@ -189,22 +189,22 @@ impl Client {
         Ok(())
     }
 
-    /// Changes the wishes of the whole program, for the scheduler it has now.
-    pub fn hint(&self, wishes: &Wishes) -> Result<(), HintFailure> {
-        wishes.applied_to(Hints::default())?;
+    /// Changes the hint_request of the whole program, for the scheduler it has now.
+    pub fn hint(&self, hint_request: &HintRequest) -> Result<(), HintFailure> {
+        hint_request.applied_to(Hints::default())?;
         match &self.program.seat().call {
-            Call::Local(member) => Ok(member.hint(wishes)?),
-            Call::Service(line) => line.ask(&Request::Hint(wishes.clone())),
-            Call::Bell(_) | Call::Nobody => Ok(()),
+            Call::Local(member) => Ok(member.hint(hint_request)?),
+            Call::Service(line) => line.ask(&Request::Hint(hint_request.clone())),
+            Call::Notifier(_) | Call::Nobody => Ok(()),
         }
     }
 
     /// Puts a hardware queue under the scheduler's control. The first one waits a moment for the service to answer.
-    pub fn join(&self, hw: Arc<dyn HwQueue>, level: LevelRequest) -> Result<Arc<JoinedQueue>, JoinError> {
+    pub fn join(&self, hw: Arc<dyn HwQueue>, level: LevelRequest) -> Result<Arc<ScheduledQueue>, JoinError> {
         hw.capabilities().negotiate(level)?;
         self.start()?;
-        let queue = self.program.add(|page| JoinedQueue::new(&self.program, page, hw, level))?;
-        self.program.ring();
+        let queue = self.program.add(|page| ScheduledQueue::new(&self.program, page, hw, level))?;
+        self.program.notify();
         Ok(queue)
     }
 
@@ -231,9 +231,11 @@ impl Client {
                 let left = self.program.seat();
                 self.program.take_seat(member.page(), Call::Local(Arc::clone(member)), || true);
                 self.program.part_from(&left);
-                for (slot, wishes) in self.program.living().iter().filter_map(|queue| queue.own_wishes()) {
+                for (slot, hint_request) in
+                    self.program.living().iter().filter_map(|queue| queue.own_hint_request())
+                {
                     // One that left meanwhile needs no hint.
-                    let _ = member.hint_queue(slot, &wishes);
+                    let _ = member.hint_queue(slot, &hint_request);
                 }
             }
         }
@@ -249,8 +251,10 @@ impl Client {
         completed: impl FnOnce(&R) -> bool,
     ) -> R {
         let mut queues = self.program.living();
-        queues.retain(|queue| queue.lane().hw().device() == device && !queue.lane().gate().is_free());
-        let waits: Vec<_> = queues.iter().map(|queue| queue.lane().begin_wait()).collect();
+        queues.retain(|queue| {
+            queue.launch_path().hw().device() == device && !queue.launch_path().gate().is_free()
+        });
+        let waits: Vec<_> = queues.iter().map(|queue| queue.launch_path().begin_wait()).collect();
         let result = real();
         if completed(&result) {
             waits.into_iter().for_each(Wait::over);
@@ -260,16 +264,16 @@ impl Client {
 
     /// Whether some queues of the program were stopped once while others ran: since then it matters who waits for whom.
     #[must_use]
-    pub fn keeps_account(&self) -> bool {
-        self.program.keeps_account()
+    pub fn tracks_dependencies(&self) -> bool {
+        self.program.tracks_dependencies()
     }
 
     /// Some queue may have become idle: finds out soon which.
-    pub fn look_soon(&self) {
+    pub fn poll_soon(&self) {
         let queues = self.program.living();
         // All of them take note.
-        if queues.iter().filter(|queue| queue.lane().may_have_ended()).count() > 0 {
-            self.program.look_now();
+        if queues.iter().filter(|queue| queue.launch_path().may_have_become_idle()).count() > 0 {
+            self.program.poll_now();
         }
     }
 
@@ -287,8 +291,8 @@ impl Client {
     /// To be called in a child after fork, before anything else is done there: leaves the scheduler's page and the
     /// connection to the parent. Takes no lock and makes system calls only. The child's copies of the queues are free
     /// and must not be dropped, nor may this: forget them, and begin anew.
-    pub fn leave_to_parent(&self) {
-        self.program.leave_to_parent();
+    pub fn detach_in_child(&self) {
+        self.program.detach_in_child();
     }
 }
 

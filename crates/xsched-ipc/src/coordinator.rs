@@ -42,7 +42,7 @@ const BEAT: Nanos = Nanos::from_millis(20);
 /// How many queues one user can have scheduled; those beyond run unscheduled.
 pub const QUEUES_PER_USER: usize = 8_192;
 
-/// How many queues of one program can have wishes of their own.
+/// How many queues of one program can have hint_request of their own.
 pub const OWN_TASKS_PER_PROGRAM: usize = 64;
 
 /// Everything a scheduler knows and does.
@@ -304,7 +304,7 @@ impl Coordinator {
             for queue in &mut program.queues {
                 queue.place = self.table.position_of(queue_id(program.id, queue.slot));
                 if let Some(account) = queue.place.and_then(|place| self.accounts.get_mut(place)) {
-                    account.change_cost = account.change_cost.max(queue.change_cost);
+                    account.switch_cost = account.switch_cost.max(queue.switch_cost);
                 }
             }
         }
@@ -335,18 +335,18 @@ impl Coordinator {
 
     fn decide(&mut self, now: Nanos) {
         self.views.clear();
-        self.gaps_end = self.table.tasks().iter().filter_map(|task| task.lingers_until(now)).min();
+        self.gaps_end = self.table.tasks().iter().filter_map(|task| task.active_until(now)).min();
         self.views.extend(self.table.tasks().iter().zip(&self.accounts).map(|(task, account)| TaskView {
             id: task.id,
             process: task.process.id,
             device: task.device,
-            ready: (task.ready || task.lingers_until(now).is_some()) && !account.suspended,
+            ready: (task.ready || task.active_until(now).is_some()) && !account.suspended,
             ready_since: task.ready_since,
             used: task.used,
             hints: task.hints,
             nice: task.process.nice,
             focused: task.process.focused,
-            change_cost: account.change_cost,
+            switch_cost: account.switch_cost,
         }));
         self.scheduler.decide(now, &self.views, &mut self.decision);
         self.runs.clear();

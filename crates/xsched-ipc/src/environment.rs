@@ -6,10 +6,10 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use xsched_core::{Deadline, Hints, Laxity, LevelRequest, Limit, Nanos, Priority, Timeslice, Utilization};
+use xsched_core::{Deadline, Hints, Laxity, LevelRequest, Limit, Nanos, Priority, Share, Timeslice};
 use xsched_policy::{Params, PolicyInfo};
 
-use crate::protocol::Wishes;
+use crate::protocol::HintRequest;
 
 /// The names of the variables.
 pub mod name {
@@ -28,7 +28,7 @@ pub mod name {
     /// Importance.
     pub const PRIORITY: &str = "XSCHED_AUTO_XQUEUE_PRIORITY";
     /// Percent of the device.
-    pub const UTILIZATION: &str = "XSCHED_AUTO_XQUEUE_UTILIZATION";
+    pub const SHARE: &str = "XSCHED_AUTO_XQUEUE_UTILIZATION";
     /// Microseconds of a turn, for a local scheduler.
     pub const TIMESLICE: &str = "XSCHED_AUTO_XQUEUE_TIMESLICE";
     /// Microseconds to be done in.
@@ -69,7 +69,7 @@ pub struct Environment {
     /// What is in flight while the scheduler wants little of it, if not the default.
     pub limit: Option<Limit>,
     /// What the program would like.
-    pub wishes: Wishes,
+    pub hint_request: HintRequest,
     /// What the program is called in lists.
     pub name: Option<String>,
 }
@@ -84,15 +84,15 @@ impl Environment {
             every_queue: reader.value(name::AUTO, on_or_off).unwrap_or(false),
             level: reader.value(name::LEVEL, LevelRequest::from_str).unwrap_or_default(),
             limit: reader.limit(),
-            wishes: reader.wishes(),
+            hint_request: reader.hint_request(),
             name: reader.value(name::NAME, plain_name),
         }
     }
 
-    /// The wishes as hints for a local scheduler. They were checked when they were read.
+    /// The hint_request as hints for a local scheduler. They were checked when they were read.
     #[must_use]
     pub fn hints(&self) -> Hints {
-        self.wishes.applied_to(Hints::default()).unwrap_or_default()
+        self.hint_request.applied_to(Hints::default()).unwrap_or_default()
     }
 }
 
@@ -166,13 +166,13 @@ impl<G: Fn(&str) -> Option<String>, C: FnMut(String)> Reader<G, C> {
         Limit::count(most, batch_size.unwrap_or(Limit::DEFAULT_BATCH_SIZE.min(most))).ok()
     }
 
-    fn wishes(&mut self) -> Wishes {
+    fn hint_request(&mut self) -> HintRequest {
         let priority = self.value(name::PRIORITY, Priority::from_str).map(|p| i64::from(p.get()));
         let lax = priority.unwrap_or(0);
         let critical = i64::from(Priority::MAX.get());
-        Wishes {
+        HintRequest {
             priority,
-            utilization: self.number(name::UTILIZATION, Utilization::new),
+            share: self.number(name::SHARE, Share::new),
             deadline_us: self.number(name::DEADLINE, Deadline::from_micros),
             laxity: self
                 .number(name::LAXITY, |us| Laxity::new(us, lax, critical))
@@ -229,7 +229,7 @@ mod tests {
         let (environment, complaints) = read(&[]);
         assert!(matches!(environment.scheduler, Scheduler::Program) && !environment.every_queue);
         assert_eq!((environment.level, environment.limit), (LevelRequest::Auto, None));
-        assert_eq!(environment.wishes, Wishes::default());
+        assert_eq!(environment.hint_request, HintRequest::default());
         assert!(complaints.is_empty());
     }
 
@@ -250,7 +250,7 @@ mod tests {
             (name::SCHEDULER, "GLB"),
             (name::AUTO, "ON"),
             (name::PRIORITY, "high"),
-            (name::UTILIZATION, "30"),
+            (name::SHARE, "30"),
             (name::DEADLINE, "5000"),
             (name::LAXITY, "700"),
             (name::LEVEL, "2"),
@@ -259,7 +259,7 @@ mod tests {
         ]);
         assert_eq!(complaints, Vec::<String>::new());
         assert_eq!(environment.limit, Limit::count(4, 4).ok());
-        assert_eq!(environment.wishes.laxity, Some((700, 100, 255)));
+        assert_eq!(environment.hint_request.laxity, Some((700, 100, 255)));
         assert_eq!(environment.hints().priority, Priority::HIGH);
         assert_eq!(environment.name.as_deref(), Some("trainer"));
     }
@@ -269,17 +269,17 @@ mod tests {
         let (environment, complaints) = read(&[
             (name::SCHEDULER, "everybody"),
             (name::PRIORITY, "1000"),
-            (name::UTILIZATION, "half"),
+            (name::SHARE, "half"),
             (name::DEADLINE, "77"),
             (name::BUDGET, "1"),
             (name::AUTO, "perhaps"),
             (name::NAME, "two\nlines"),
         ]);
-        assert_eq!(environment.wishes, Wishes { deadline_us: Some(77), ..Wishes::default() });
+        assert_eq!(environment.hint_request, HintRequest { deadline_us: Some(77), ..HintRequest::default() });
         assert_eq!(complaints.len(), 6, "{complaints:?}");
         let about = |name: &str| complaints.iter().find(|line| line.starts_with(name)).unwrap();
         assert!(about(name::PRIORITY).contains("-256 (never run) to 255"));
-        assert!(about(name::UTILIZATION).contains("`half` is not a whole number"));
+        assert!(about(name::SHARE).contains("`half` is not a whole number"));
         assert!(about(name::BUDGET).contains("10 us to 10 s"));
     }
 }

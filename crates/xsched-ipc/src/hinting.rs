@@ -9,7 +9,7 @@ use std::time::Duration;
 use xsched_core::HintError;
 
 use crate::program::Call;
-use crate::protocol::{Request, Wishes};
+use crate::protocol::{HintRequest, Request};
 
 /// How long the service may take to answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
@@ -23,9 +23,9 @@ pub enum HintFailure {
     /// The scheduler knows no such queue.
     #[error("the scheduler does not know the queue: it is gone, or one too many")]
     Unknown,
-    /// Too many queues have wishes of their own.
+    /// Too many queues have hint_request of their own.
     #[error(
-        "{} queues of this program have wishes of their own: no more can",
+        "{} queues of this program have hints of their own: no more can",
         crate::coordinator::OWN_TASKS_PER_PROGRAM
     )]
     TooMany,
@@ -38,26 +38,26 @@ pub enum HintFailure {
 }
 
 /// Tells the scheduler what the queue in a slot would like.
-pub(crate) fn hint_queue(call: &Call, slot: usize, wishes: &Wishes) -> Result<(), HintFailure> {
+pub(crate) fn hint_queue(call: &Call, slot: usize, hint_request: &HintRequest) -> Result<(), HintFailure> {
     match call {
-        Call::Local(member) => member.hint_queue(slot, wishes),
-        Call::Service(line) => line.ask(&Request::QueueHint { slot, wishes: wishes.clone() }),
-        // Whoever has nothing but the bell is told by other ways; whoever has nobody keeps it for later.
-        Call::Bell(_) | Call::Nobody => Ok(()),
+        Call::Local(member) => member.hint_queue(slot, hint_request),
+        Call::Service(line) => line.ask(&Request::QueueHint { slot, hint_request: hint_request.clone() }),
+        // Whoever has nothing but the notifier is told by other ways; whoever has nobody keeps it for later.
+        Call::Notifier(_) | Call::Nobody => Ok(()),
     }
 }
 
-/// A queue has given its slot back. Who had wishes of its own waits until the scheduler has seen it: the slot's next queue
+/// A queue has given its slot back. Who had hint_request of its own waits until the scheduler has seen it: the slot's next queue
 /// is another, and has none.
 pub(crate) fn queue_left(call: &Call, had_wishes: bool) {
     match call {
         Call::Local(member) if had_wishes => member.look(),
         Call::Service(_) if had_wishes => be_seen(call),
-        Call::Bell(_) | Call::Local(_) | Call::Service(_) | Call::Nobody => {}
+        Call::Notifier(_) | Call::Local(_) | Call::Service(_) | Call::Nobody => {}
     }
 }
 
-/// Waits until the scheduler has seen all that the program shows and has said, and has given its orders.
+/// Dependencies until the scheduler has seen all that the program shows and has said, and has given its orders.
 pub(crate) fn be_seen(call: &Call) {
     match call {
         Call::Local(member) => member.be_seen(),
@@ -65,6 +65,6 @@ pub(crate) fn be_seen(call: &Call) {
             // Whatever it is asked, it looks at the program first. One that is gone or silent schedules nobody.
             let _ = line.ask(&Request::Policy { name: None, timeslice_us: None, k: None });
         }
-        Call::Bell(_) | Call::Nobody => {}
+        Call::Notifier(_) | Call::Nobody => {}
     }
 }

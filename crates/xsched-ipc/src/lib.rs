@@ -1,7 +1,7 @@
 //! What programs and their scheduler share, and the two ends of it.
 //!
 //! * [`page`]: the memory they share, one page per program.
-//! * [`bell`]: how programs call the scheduler.
+//! * [`notifier`]: how programs call the scheduler.
 //! * [`client`]: the program's end; `hinting`: how its hints reach the scheduler.
 //! * [`environment`], [`report`], [`threads`]: how to be a guest in a program: what its user asks for, what is said and
 //!   to whom, and whose the signals are.
@@ -13,32 +13,32 @@
 //! * [`tool`]: a tool's end: asks, and is answered.
 
 mod agent;
-pub mod bell;
 pub mod client;
 pub mod coordinator;
+mod dependencies;
 pub mod environment;
 mod hinting;
-mod joined;
 mod line;
 pub mod local;
 pub mod metrics;
+pub mod notifier;
 pub mod page;
 mod program;
 pub mod protocol;
 pub mod report;
+mod scheduled_queue;
 pub mod service;
 mod service_link;
 pub mod socket;
 pub mod threads;
 pub mod tool;
-mod waits;
 
-pub use bell::Bell;
 pub use client::{Client, JoinError, SchedulerError};
 pub use coordinator::{ClientId, Coordinator};
 pub use environment::Environment;
 pub use hinting::HintFailure;
-pub use joined::JoinedQueue;
 pub use local::LocalScheduler;
+pub use notifier::Notifier;
 pub use page::{Page, PageError};
-pub use service_link::Introduction;
+pub use scheduled_queue::ScheduledQueue;
+pub use service_link::ClientInfo;

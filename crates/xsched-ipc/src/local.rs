@@ -11,12 +11,12 @@ use rustix::time::Timespec;
 use xsched_core::{HintError, Hints, Nanos, Process};
 use xsched_policy::{Params, PolicyInfo};
 
-use crate::bell::Bell;
 use crate::client::SchedulerError;
 use crate::coordinator::{ClientId, Coordinator};
 use crate::hinting::HintFailure;
+use crate::notifier::Notifier;
 use crate::page::Page;
-use crate::protocol::Wishes;
+use crate::protocol::HintRequest;
 
 /// A running scheduler. Stops when dropped, and frees everybody.
 pub struct LocalScheduler {
@@ -26,7 +26,7 @@ pub struct LocalScheduler {
 
 struct Inner {
     coordinator: Mutex<Coordinator>,
-    bell: Bell,
+    notifier: Notifier,
     stop: AtomicBool,
 }
 
@@ -35,7 +35,7 @@ impl LocalScheduler {
     pub fn start(policy: &'static PolicyInfo) -> std::io::Result<Self> {
         let inner = Arc::new(Inner {
             coordinator: Mutex::new(Coordinator::new(policy)),
-            bell: Bell::new()?,
+            notifier: Notifier::new()?,
             stop: AtomicBool::new(false),
         });
         let theirs = Arc::clone(&inner);
@@ -43,22 +43,22 @@ impl LocalScheduler {
         Ok(Self { inner, thread: Some(thread) })
     }
 
-    /// Takes in a program, which may be this one: it joins through the page and a handle on the bell.
+    /// Takes in a program, which may be this one: it joins through the page and a handle on the notifier.
     #[must_use = "the program is scheduled until it is removed by this"]
     pub fn admit(&self, process: Process, page: Arc<Page>, hints: Hints) -> ClientId {
         self.with(|coordinator| coordinator.add_client(process, page, hints))
     }
 
-    /// The bell that programs ring.
+    /// The notifier that programs ring.
     #[must_use]
-    pub fn bell(&self) -> &Bell {
-        &self.inner.bell
+    pub fn notifier(&self) -> &Notifier {
+        &self.inner.notifier
     }
 
     /// Changes something, and has it taken into account at once.
     pub fn with<R>(&self, change: impl FnOnce(&mut Coordinator) -> R) -> R {
         let result = change(&mut self.inner.coordinator());
-        self.inner.bell.ring();
+        self.inner.notifier.notify();
         result
     }
 }
@@ -84,8 +84,8 @@ impl Membership {
         &self.page
     }
 
-    pub(crate) fn ring(&self) {
-        self.scheduler.bell().ring();
+    pub(crate) fn notify(&self) {
+        self.scheduler.notifier().notify();
     }
 
     /// Changes something, and gives the orders that follow from it before returning: the scheduler's own thread would only
@@ -109,22 +109,22 @@ impl Membership {
         });
     }
 
-    /// Changes the wishes of the whole process.
-    pub(crate) fn hint(&self, wishes: &Wishes) -> Result<(), HintError> {
+    /// Changes the hint_request of the whole process.
+    pub(crate) fn hint(&self, hint_request: &HintRequest) -> Result<(), HintError> {
         self.at_once(|coordinator| {
-            let hints = wishes.applied_to(coordinator.hints(self.id).unwrap_or_default())?;
+            let hints = hint_request.applied_to(coordinator.hints(self.id).unwrap_or_default())?;
             coordinator.set_hints(self.id, hints);
             Ok(())
         })
     }
 
-    /// Gives the queue in a slot wishes of its own.
-    pub(crate) fn hint_queue(&self, slot: usize, wishes: &Wishes) -> Result<(), HintFailure> {
+    /// Gives the queue in a slot hint_request of its own.
+    pub(crate) fn hint_queue(&self, slot: usize, hint_request: &HintRequest) -> Result<(), HintFailure> {
         self.at_once(|coordinator| {
             let now = Nanos::now();
             coordinator.look_at(self.id, now);
             let had = coordinator.queue_hints(self.id, slot).ok_or(HintFailure::Unknown)?;
-            let hints = wishes.applied_to(had)?;
+            let hints = hint_request.applied_to(had)?;
             if coordinator.set_queue_hints(self.id, slot, hints, now) {
                 Ok(())
             } else {
@@ -152,7 +152,7 @@ impl Membership {
 impl Drop for LocalScheduler {
     fn drop(&mut self) {
         self.inner.stop.store(true, Ordering::SeqCst);
-        self.inner.bell.ring();
+        self.inner.notifier.notify();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -176,8 +176,9 @@ impl Inner {
                 }
             });
             // Interrupted or timed out: a round too many does no harm.
-            let _ = poll(&mut [PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)], timeout.as_ref());
-            self.bell.answer();
+            let _ =
+                poll(&mut [PollFd::from_borrowed_fd(self.notifier.as_fd(), PollFlags::IN)], timeout.as_ref());
+            self.notifier.answer();
         }
     }
 }

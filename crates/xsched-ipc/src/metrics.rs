@@ -74,7 +74,7 @@ impl Counters {
     }
 
     /// A program rang the doorbell.
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         self.rings.add(1);
     }
 
@@ -205,7 +205,7 @@ type Value = fn(&TaskStatus) -> Option<f64>;
 const TASK_METRICS: &[(&str, &str, &str, Value)] = &[
     ("xsched_task_priority", "gauge", "Importance, -256 to 255.", |task| Some(task.priority.into())),
     ("xsched_task_share_ratio", "gauge", "Share of the device asked for, 0 to 1.", |task| {
-        Some(f64::from(task.utilization) / 100.0)
+        Some(f64::from(task.share) / 100.0)
     }),
     ("xsched_task_deadline_seconds", "gauge", "Deadline, of tasks that have one.", |task| {
         task.deadline_us.map(|us| us as f64 / 1e6)

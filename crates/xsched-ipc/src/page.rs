@@ -54,7 +54,7 @@ pub struct Slot {
     pub gate: Gate,
     device: AtomicU64,
     in_use: AtomicU32,
-    waits_for: [AtomicU32; 4],
+    depends_on: [AtomicU32; 4],
     /// For people to look at; the program keeps them up to date.
     level: AtomicU32,
     threshold: AtomicU32,
@@ -70,7 +70,7 @@ const _: () = assert!(size_of::<Slot>() == 128);
 const SIZE: usize = size_of::<Header>() + SLOTS * size_of::<Slot>();
 const _: () = assert!(SIZE == 32_768);
 
-/// In `waits_for`: any queue of the program may be meant.
+/// In `depends_on`: any queue of the program may be meant.
 const ANY: u32 = u32::MAX;
 
 /// Why a page could not be made or attached.
@@ -182,7 +182,7 @@ impl Page {
         Ok(Arc::new(Self { base, fd: None }))
     }
 
-    /// Where the page lies, for [`Page::leave_to_parent`].
+    /// Where the page lies, for [`Page::detach_in_child`].
     pub(crate) fn address(&self) -> *mut c_void {
         self.base.as_ptr().cast()
     }
@@ -193,7 +193,7 @@ impl Page {
     ///
     /// # Safety
     /// `address` came from [`Page::address`] of a page that is still mapped, and this process has one thread.
-    pub(crate) unsafe fn leave_to_parent(address: *mut c_void) {
+    pub(crate) unsafe fn detach_in_child(address: *mut c_void) {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
         // SAFETY: the caller vouches for the SIZE bytes at `address`; all that refers to them are atomics, for which
         // zero is a valid value.
@@ -235,7 +235,7 @@ impl Page {
 
     /// Notes that the program wants to be looked at. Answers whether the scheduler has to be told.
     #[must_use]
-    pub fn ring(&self) -> bool {
+    pub fn notify(&self) -> bool {
         // SeqCst, with `answer`: a scheduler that takes note before it looks misses nothing that was written before
         // this.
         self.header().rung.swap(1, Ordering::SeqCst) == 0
@@ -287,7 +287,7 @@ impl Page {
         let slot = self.slot(index)?;
         slot.device.store(device.0, Ordering::Relaxed);
         slot.gate.reset();
-        slot.waits_for.iter().for_each(|wait| wait.store(0, Ordering::Relaxed));
+        slot.depends_on.iter().for_each(|wait| wait.store(0, Ordering::Relaxed));
         slot.off.store(0, Ordering::Relaxed);
         // Release: a scheduler that sees the slot in use sees its device. Pairs with `is_in_use`.
         slot.in_use.store(IN_USE, Ordering::Release);
@@ -353,13 +353,13 @@ impl Slot {
     }
 
     /// Shows what it costs to take the device from this queue and to give it back.
-    pub fn show_change_cost(&self, cost: Nanos) {
+    pub fn publish_switch_cost(&self, cost: Nanos) {
         self.change_us.store(u32::try_from(cost.0 / 1_000).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
     /// What the program says that costs; at most 10 ms are believed.
     #[must_use]
-    pub fn change_cost(&self) -> Nanos {
+    pub fn switch_cost(&self) -> Nanos {
         Nanos::from_micros(self.change_us.load(Ordering::Relaxed).into()).min(Nanos::from_millis(10))
     }
 
@@ -383,34 +383,34 @@ impl Slot {
     }
 
     /// Says who this queue waits for, replacing what was said before. One thread at a time.
-    pub fn set_waits(&self, waits: Waits) {
+    pub fn set_dependencies(&self, waits: Dependencies) {
         let mut words = [0; 4];
         match waits {
-            Waits::Any => words[0] = ANY,
-            Waits::Slots(slots, n) => {
+            Dependencies::Any => words[0] = ANY,
+            Dependencies::Slots(slots, n) => {
                 for (word, slot) in words.iter_mut().zip(&slots[..n.min(4)]) {
                     *word = u32::try_from(slot + 1).unwrap_or(ANY);
                 }
             }
         }
-        for (wait, word) in self.waits_for.iter().zip(words) {
+        for (wait, word) in self.depends_on.iter().zip(words) {
             wait.store(word, Ordering::Release);
         }
     }
 
     /// Who this queue waits for.
     #[must_use]
-    pub fn waits(&self) -> Waits {
-        let mut waits = Waits::NOBODY;
-        for wait in &self.waits_for {
+    pub fn waits(&self) -> Dependencies {
+        let mut waits = Dependencies::NONE;
+        for wait in &self.depends_on {
             match (wait.load(Ordering::Acquire), &mut waits) {
                 (0, _) => {}
-                (ANY, _) => return Waits::Any,
-                (slot, Waits::Slots(slots, n)) => {
+                (ANY, _) => return Dependencies::Any,
+                (slot, Dependencies::Slots(slots, n)) => {
                     slots[*n] = slot as usize - 1;
                     *n += 1;
                 }
-                (_, Waits::Any) => {}
+                (_, Dependencies::Any) => {}
             }
         }
         waits
@@ -419,16 +419,16 @@ impl Slot {
 
 /// Who a queue waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waits {
+pub enum Dependencies {
     /// The queues in these slots; the number says how many count. Not checked to exist.
     Slots([usize; 4], usize),
     /// Not known, or too many to list: any queue of the program may be meant.
     Any,
 }
 
-impl Waits {
-    /// Waits for no queue.
-    pub const NOBODY: Self = Self::Slots([0; 4], 0);
+impl Dependencies {
+    /// Dependencies for no queue.
+    pub const NONE: Self = Self::Slots([0; 4], 0);
 }
 
 #[cfg(test)]
@@ -481,17 +481,17 @@ mod tests {
         assert_eq!(page.used_slots().count(), 0);
         let slot = page.slot(3).unwrap();
         slot.in_use.store(77, Ordering::SeqCst);
-        slot.waits_for.iter().for_each(|wait| wait.store(12_345, Ordering::SeqCst));
+        slot.depends_on.iter().for_each(|wait| wait.store(12_345, Ordering::SeqCst));
         assert_eq!(page.used_slots().count(), 0);
-        assert_eq!(slot.waits(), Waits::Slots([12_344; 4], 4));
+        assert_eq!(slot.waits(), Dependencies::Slots([12_344; 4], 4));
     }
 
     #[test]
     fn waits_are_read_as_they_were_written() {
         let page = Page::create().unwrap();
         let slot = page.slot(0).unwrap();
-        for waits in [Waits::Slots([1, 9, 3, 0], 3), Waits::Any, Waits::NOBODY] {
-            slot.set_waits(waits);
+        for waits in [Dependencies::Slots([1, 9, 3, 0], 3), Dependencies::Any, Dependencies::NONE] {
+            slot.set_dependencies(waits);
             assert_eq!(slot.waits(), waits);
         }
     }

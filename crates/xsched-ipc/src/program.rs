@@ -6,23 +6,23 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-use xsched_core::{Link, Nanos, Order, QueueId};
+use xsched_core::{Nanos, Order, QueueId, SchedulerLink};
 
 use crate::agent;
-use crate::bell::Bell;
-use crate::joined::JoinedQueue;
+use crate::dependencies::DependencyTracker;
 use crate::line::{Identity, Line};
 use crate::local::Membership;
+use crate::notifier::Notifier;
 use crate::page::Page;
-use crate::waits::WaitBook;
+use crate::scheduled_queue::ScheduledQueue;
 
 /// A scheduler that gave no sign of life for so long is taken for dead.
 pub const PATIENCE: Nanos = Nanos::from_millis(100);
 
 /// How the scheduler of a page is called.
 pub(crate) enum Call {
-    /// It has a bell.
-    Bell(Bell),
+    /// It has a notifier.
+    Notifier(Notifier),
     /// It is a scheduler inside this process.
     Local(Arc<Membership>),
     /// It is the service, at the other end of this connection.
@@ -44,13 +44,13 @@ pub(crate) struct Program {
     home: Arc<Page>,
     /// Whether its threads run.
     agents: Mutex<bool>,
-    queues: Mutex<Vec<Weak<JoinedQueue>>>,
+    queues: Mutex<Vec<Weak<ScheduledQueue>>>,
     last_queue: AtomicU64,
-    pub(crate) waits: WaitBook,
+    pub(crate) waits: DependencyTracker,
     /// Some queues of the program are stopped while others run.
     divided: AtomicBool,
     /// That was so once: since then it is written down which queue waits for which.
-    keeps_account: AtomicBool,
+    tracks_dependencies: AtomicBool,
     /// The watcher comes round only if it is woken.
     watcher_sleeps: AtomicBool,
     inherited: Inherited,
@@ -80,9 +80,9 @@ impl Program {
             agents: Mutex::new(false),
             queues: Mutex::default(),
             last_queue: AtomicU64::new(0),
-            waits: WaitBook::default(),
+            waits: DependencyTracker::default(),
             divided: AtomicBool::new(false),
-            keeps_account: AtomicBool::new(false),
+            tracks_dependencies: AtomicBool::new(false),
             watcher_sleeps: AtomicBool::new(true),
             inherited,
         }
@@ -101,8 +101,8 @@ impl Program {
     /// Has `make` make a queue on the page the program sits on. The program does not move meanwhile.
     pub(crate) fn add<E>(
         &self,
-        make: impl FnOnce(&Arc<Page>) -> Result<Arc<JoinedQueue>, E>,
-    ) -> Result<Arc<JoinedQueue>, E> {
+        make: impl FnOnce(&Arc<Page>) -> Result<Arc<ScheduledQueue>, E>,
+    ) -> Result<Arc<ScheduledQueue>, E> {
         let mut queues = lock(&self.queues);
         let queue = make(&self.seat().page)?;
         queues.retain(|queue| queue.strong_count() > 0);
@@ -111,7 +111,7 @@ impl Program {
     }
 
     /// The queues that still exist.
-    pub(crate) fn living(&self) -> Vec<Arc<JoinedQueue>> {
+    pub(crate) fn living(&self) -> Vec<Arc<ScheduledQueue>> {
         lock(&self.queues).iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -126,13 +126,13 @@ impl Program {
     }
 
     /// From now on it is written down which queue waits for which. Answers whether it was not before.
-    pub(crate) fn begin_account(&self) -> bool {
-        !self.keeps_account.swap(true, Ordering::SeqCst)
+    pub(crate) fn start_dependency_tracking(&self) -> bool {
+        !self.tracks_dependencies.swap(true, Ordering::SeqCst)
     }
 
     /// Whether it is written down which queue waits for which.
-    pub(crate) fn keeps_account(&self) -> bool {
-        self.keeps_account.load(Ordering::SeqCst)
+    pub(crate) fn tracks_dependencies(&self) -> bool {
+        self.tracks_dependencies.load(Ordering::SeqCst)
     }
 
     /// Notes whether the watcher comes round only if it is woken, just before that is so.
@@ -141,7 +141,7 @@ impl Program {
     }
 
     /// Has the watcher come round at once.
-    pub(crate) fn look_now(&self) {
+    pub(crate) fn poll_now(&self) {
         let seat = self.seat();
         let orders = seat.page.orders();
         orders.word().fetch_add(1, Ordering::SeqCst);
@@ -179,8 +179,8 @@ impl Program {
         drop(queues);
         // The threads that sleep on the old page look for the new one. The last handle on a queue is dropped unlocked.
         old.page.orders().bump();
-        self.ring();
-        self.look_now();
+        self.notify();
+        self.poll_now();
         true
     }
 
@@ -219,7 +219,7 @@ impl Program {
                 line.hang_up();
             }
             Call::Local(member) => member.look(),
-            Call::Bell(_) | Call::Nobody => {}
+            Call::Notifier(_) | Call::Nobody => {}
         }
     }
 
@@ -227,11 +227,11 @@ impl Program {
     pub(crate) fn free_all(&self) {
         let queues = self.living();
         for queue in &queues {
-            queue.lane().gate().give(Order::Free);
+            queue.launch_path().gate().give(Order::Free);
         }
         for queue in &queues {
             // A device that refuses now is asked again by the enforcer.
-            let _ = queue.lane().enforce();
+            let _ = queue.launch_path().enforce();
         }
     }
 
@@ -261,13 +261,13 @@ impl Program {
 
     /// Called in a child after fork, before anything else: the page and the connection stay the parent's. Takes no
     /// lock. The program's queues are free in the child, and neither they nor this may be dropped there.
-    pub(crate) fn leave_to_parent(&self) {
+    pub(crate) fn detach_in_child(&self) {
         for page in &self.inherited.pages {
             let address = page.swap(std::ptr::null_mut(), Ordering::SeqCst);
             if !address.is_null() {
                 // SAFETY: both pages were mapped when the parent forked: `seat` holds the current one, and `take_seat`
                 // the one before for as long as it is noted here. A child has one thread.
-                unsafe { Page::leave_to_parent(address) };
+                unsafe { Page::detach_in_child(address) };
             }
         }
         let noted = &self.inherited;
@@ -285,15 +285,15 @@ impl Program {
     }
 }
 
-impl Link for Program {
-    fn ring(&self) {
+impl SchedulerLink for Program {
+    fn notify(&self) {
         let seat = self.seat();
         match &seat.call {
-            Call::Bell(bell) => bell.ring(),
-            Call::Local(member) => member.ring(),
+            Call::Notifier(notifier) => notifier.notify(),
+            Call::Local(member) => member.notify(),
             // Rung and not yet looked at: once more says nothing new.
-            Call::Service(line) if seat.page.ring() => match line.connection() {
-                Ok(connection) => connection.ring(),
+            Call::Service(line) if seat.page.notify() => match line.connection() {
+                Ok(connection) => connection.notify(),
                 Err(_) => self.stand_up_from(&seat),
             },
             Call::Service(_) | Call::Nobody => {}
@@ -352,13 +352,13 @@ mod tests {
         program.note_connection(Some(&ours));
         assert!(program.take_seat(&page, Call::Service(Arc::clone(&ours)), || true));
         let gate = &page.slot(3).unwrap().gate;
-        gate.give(Order::Paced);
+        gate.give(Order::Throttled);
         // SAFETY: the child makes system calls and writes atomics, then ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            program.leave_to_parent();
+            program.detach_in_child();
             let was_free = gate.order() == Order::Free;
-            gate.give(Order::Hold);
+            gate.give(Order::Yield);
             page.orders().bump();
             let closed = ours.connection().is_err();
             // SAFETY: ends the child without running anything of the test's process.
@@ -368,7 +368,7 @@ mod tests {
         // SAFETY: waits for the child made above.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0, "the child still had the page or the connection");
-        assert_eq!(gate.order(), Order::Paced, "the child wrote into its parent's page");
+        assert_eq!(gate.order(), Order::Throttled, "the child wrote into its parent's page");
         // Nobody hung up: what was rung before is still to be had, and then nothing.
         while let Some(packet) = theirs.receive::<crate::protocol::Request>(false).unwrap() {
             assert!(matches!(packet, crate::socket::Packet::Ring));

@@ -10,21 +10,21 @@
 //! peer's process and user from the kernel.
 
 use serde::{Deserialize, Serialize};
-use xsched_core::{Deadline, HintError, Hints, Laxity, Nanos, Priority, Utilization};
+use xsched_core::{Deadline, HintError, Hints, Laxity, Nanos, Priority, Share};
 
 /// Grows when old and new can no longer understand each other.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// What a task would like, or what is to be changed: only what is given counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Wishes {
+pub struct HintRequest {
     /// -256 to 255.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
     /// Percent of the device.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub utilization: Option<i64>,
+    pub share: Option<i64>,
     /// Microseconds from becoming ready; -1 takes it back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<i64>,
@@ -33,25 +33,25 @@ pub struct Wishes {
     pub laxity: Option<(i64, i64, i64)>,
 }
 
-impl Wishes {
+impl HintRequest {
     /// These, with what `other` says in their place.
     #[must_use]
     pub fn with(self, other: &Self) -> Self {
         Self {
             priority: other.priority.or(self.priority),
-            utilization: other.utilization.or(self.utilization),
+            share: other.share.or(self.share),
             deadline_us: other.deadline_us.or(self.deadline_us),
             laxity: other.laxity.or(self.laxity),
         }
     }
 
-    /// What becomes of `hints` with these wishes. Refuses all if one is out of range.
+    /// What becomes of `hints` with these hint_request. Refuses all if one is out of range.
     pub fn applied_to(&self, mut hints: Hints) -> Result<Hints, HintError> {
         if let Some(priority) = self.priority {
             hints.priority = Priority::new(priority)?;
         }
-        if let Some(percent) = self.utilization {
-            hints.utilization = Utilization::new(percent)?;
+        if let Some(percent) = self.share {
+            hints.share = Share::new(percent)?;
         }
         match self.deadline_us {
             None => {}
@@ -66,13 +66,13 @@ impl Wishes {
         Ok(hints)
     }
 
-    /// The wishes that lead to these hints, whatever went before.
+    /// The hint_request that lead to these hints, whatever went before.
     #[must_use]
     pub fn for_all_of(hints: Hints) -> Self {
         let micros = |span: Nanos| i64::try_from(span.0 / 1_000).unwrap_or(i64::MAX);
         Self {
             priority: Some(hints.priority.get().into()),
-            utilization: Some(hints.utilization.percent().into()),
+            share: Some(hints.share.percent().into()),
             deadline_us: Some(hints.deadline.map_or(-1, |deadline| micros(deadline.get()))),
             laxity: Some(hints.laxity.map_or((-1, 0, 0), |laxity| {
                 (micros(laxity.span), laxity.lax.get().into(), laxity.critical.get().into())
@@ -119,35 +119,35 @@ pub enum Request {
         /// What the program was named by its user, if it was.
         name: Option<String>,
         /// What it would like.
-        wishes: Wishes,
+        hint_request: HintRequest,
     },
-    /// A joined program changes its own wishes.
-    Hint(Wishes),
-    /// A joined program gives one of its queues wishes of its own.
+    /// A joined program changes its own hint_request.
+    Hint(HintRequest),
+    /// A joined program gives one of its queues hint_request of its own.
     QueueHint {
         /// The queue's slot in the page.
         slot: usize,
         /// What it would like.
-        wishes: Wishes,
+        hint_request: HintRequest,
     },
     /// Everything there is to see.
     Status,
-    /// Changes somebody's wishes.
+    /// Changes somebody's hint_request.
     Set {
         /// Whose.
         target: Target,
         /// To what.
-        wishes: Wishes,
+        hint_request: HintRequest,
     },
-    /// Changes the wishes of the process that asks, on whichever connection it joined; answered with [`Reply::Had`]. A
+    /// Changes the hint_request of the process that asks, on whichever connection it joined; answered with [`Reply::Had`]. A
     /// process in a container does not know the number the service knows it by.
-    SetOwn(Wishes),
-    /// Gives one queue wishes of its own, and with them a task of its own.
+    SetOwn(HintRequest),
+    /// Gives one queue hint_request of its own, and with them a task of its own.
     SetQueue {
         /// The queue, by [`QueueStatus::handle`].
         queue: u64,
         /// To what.
-        wishes: Wishes,
+        hint_request: HintRequest,
     },
     /// Holds all of a program's launches until it is resumed.
     Suspend(Target),
@@ -190,14 +190,14 @@ pub enum Reply {
     Welcome {
         /// Version of the service, for people.
         version: String,
-        /// What of its wishes the program was not given, and why, in words for people.
+        /// What of its hint_request the program was not given, and why, in words for people.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<String>,
     },
     /// It was done.
     Done,
     /// It was done; this is what the program wished for before. Nothing: it has not joined, and nothing was changed.
-    Had(Option<Wishes>),
+    Had(Option<HintRequest>),
     /// It was not done, and why, in words for people.
     Refused {
         /// The reason.
@@ -288,12 +288,12 @@ pub struct TaskStatus {
     pub cmdline: String,
     /// Its device, as [`xsched_core::DeviceId`] numbers it.
     pub device: u64,
-    /// Made for one queue that has wishes of its own.
+    /// Made for one queue that has hint_request of its own.
     pub own: bool,
     /// Importance.
     pub priority: i16,
     /// Percent of the device.
-    pub utilization: u8,
+    pub share: u8,
     /// Microseconds, if it has a deadline.
     pub deadline_us: Option<u64>,
     /// Microseconds, if it has a laxity.
@@ -391,13 +391,19 @@ mod tests {
 
     #[test]
     fn messages_survive_the_journey() {
-        let wishes = Wishes { priority: Some(-3), laxity: Some((5, 1, 2)), ..Wishes::default() };
+        let hint_request =
+            HintRequest { priority: Some(-3), laxity: Some((5, 1, 2)), ..HintRequest::default() };
         for request in [
-            Request::Join { protocol: PROTOCOL, version: "1".into(), name: None, wishes: wishes.clone() },
-            Request::Hint(wishes.clone()),
-            Request::QueueHint { slot: 3, wishes: wishes.clone() },
-            Request::Set { target: Target::Name("a".into()), wishes },
-            Request::SetOwn(Wishes::default()),
+            Request::Join {
+                protocol: PROTOCOL,
+                version: "1".into(),
+                name: None,
+                hint_request: hint_request.clone(),
+            },
+            Request::Hint(hint_request.clone()),
+            Request::QueueHint { slot: 3, hint_request: hint_request.clone() },
+            Request::Set { target: Target::Name("a".into()), hint_request },
+            Request::SetOwn(HintRequest::default()),
             Request::Suspend(Target::Pid(7)),
             Request::Policy { name: Some("fair".into()), timeslice_us: None, k: None },
             Request::Focus(None),
@@ -413,10 +419,10 @@ mod tests {
 
     #[test]
     fn wishes_out_of_range_change_nothing() {
-        let wishes = Wishes { priority: Some(7), utilization: Some(900), ..Wishes::default() };
-        let error = wishes.applied_to(Hints::default()).unwrap_err();
-        assert_eq!(error.field, "utilization");
-        let back = Wishes { deadline_us: Some(-1), ..Wishes::default() };
+        let hint_request = HintRequest { priority: Some(7), share: Some(900), ..HintRequest::default() };
+        let error = hint_request.applied_to(Hints::default()).unwrap_err();
+        assert_eq!(error.field, "share");
+        let back = HintRequest { deadline_us: Some(-1), ..HintRequest::default() };
         let hints = Hints { deadline: Some(Deadline::from_micros(5).unwrap()), ..Hints::default() };
         assert_eq!(back.applied_to(hints).unwrap().deadline, None);
     }

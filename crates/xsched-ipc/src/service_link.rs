@@ -22,7 +22,7 @@ use rustix::time::Timespec;
 use crate::line::Line;
 use crate::page::{Page, PageError};
 use crate::program::{Call, Program, lock};
-use crate::protocol::{PROTOCOL, Reply, Request, Wishes};
+use crate::protocol::{HintRequest, PROTOCOL, Reply, Request};
 use crate::report::{Severity, report};
 use crate::socket::{Connection, Packet, SocketError};
 use crate::threads;
@@ -37,18 +37,18 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a program tells the service about itself.
 #[derive(Clone, Debug, Default)]
-pub struct Introduction {
+pub struct ClientInfo {
     /// Where the service may listen, in the order to try.
     pub sockets: Vec<PathBuf>,
     /// What the program was named by its user, if it was.
     pub name: Option<String>,
     /// What it would like.
-    pub wishes: Wishes,
+    pub hint_request: HintRequest,
 }
 
 /// See the head of this file.
 pub(crate) struct ServiceLink {
-    introduction: Introduction,
+    introduction: ClientInfo,
     /// Whether the first attempt is over, however it ended.
     tried: Mutex<bool>,
     changed: Condvar,
@@ -77,7 +77,7 @@ enum NotJoined {
 }
 
 impl ServiceLink {
-    pub(crate) fn new(introduction: Introduction) -> Self {
+    pub(crate) fn new(introduction: ClientInfo) -> Self {
         Self {
             introduction,
             tried: Mutex::new(false),
@@ -161,8 +161,8 @@ impl ServiceLink {
             line.hang_up();
             return Err(NotJoined::Unwanted);
         }
-        for (slot, wishes) in program.living().iter().filter_map(|queue| queue.own_wishes()) {
-            line.tell(&Request::QueueHint { slot, wishes });
+        for (slot, hint_request) in program.living().iter().filter_map(|queue| queue.own_hint_request()) {
+            line.tell(&Request::QueueHint { slot, hint_request });
         }
         report(Severity::Debug, format_args!("scheduled by the service"));
         Ok(line)
@@ -173,7 +173,7 @@ impl ServiceLink {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             name: self.introduction.name.clone(),
-            wishes: self.introduction.wishes.clone(),
+            hint_request: self.introduction.hint_request.clone(),
         };
         connection.send(&join, None, false)?;
         let page = welcomed(connection)?;

@@ -74,7 +74,7 @@ impl Connection {
     }
 
     /// Rings the doorbell. Never blocks; rings that do not fit say nothing new.
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         let _ = rustix::net::send(&self.0, RING, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
@@ -114,7 +114,7 @@ impl Connection {
             .map_err(system("sending"))
     }
 
-    /// Waits for the next packet. With `wait` false, answers none if there is none.
+    /// Dependencies for the next packet. With `wait` false, answers none if there is none.
     pub fn receive<T: DeserializeOwned>(&self, wait: bool) -> Result<Option<Packet<T>>, SocketError> {
         let mut text = vec![0; LONGEST];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -189,7 +189,7 @@ mod tests {
         let (program, service) = pair();
         assert!(service.receive::<Request>(false).unwrap().is_none());
         program.send(&Request::Status, None, true).unwrap();
-        program.ring();
+        program.notify();
         let Some(Packet::Message(Request::Status, None)) = service.receive(true).unwrap() else { panic!() };
         let Some(Packet::<Request>::Ring) = service.receive(true).unwrap() else { panic!() };
         let page = crate::Page::create().unwrap();
@@ -208,6 +208,6 @@ mod tests {
         drop(program);
         assert!(matches!(service.receive::<Request>(true), Err(SocketError::Closed)));
         assert!(matches!(service.send(&Reply::Done, None, true), Err(SocketError::Closed)));
-        service.ring();
+        service.notify();
     }
 }

@@ -110,7 +110,7 @@ impl Tool {
         self.next()
     }
 
-    /// Waits at most `patience` for something to [`next`](Self::next); whether there is.
+    /// Dependencies at most `patience` for something to [`next`](Self::next); whether there is.
     pub fn wait(&self, patience: Duration) -> Result<bool, ToolError> {
         // The only failure is a span too long to count: then there is no limit.
         let timeout = Timespec::try_from(patience).ok();

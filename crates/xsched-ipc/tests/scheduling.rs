@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use xsched_core::{
     Hints, HwQueue, Level, LevelCost, LevelRequest, Nanos, Order, Priority, Process, ProcessId,
 };
-use xsched_ipc::{Client, ClientId, Coordinator, JoinedQueue, LocalScheduler, Page};
+use xsched_ipc::{Client, ClientId, Coordinator, LocalScheduler, Page, ScheduledQueue};
 use xsched_policy::PolicyInfo;
 use xsched_sim::{Config, SimDevice, SimQueue};
 
@@ -32,13 +32,13 @@ struct Program {
     id: ClientId,
     client: Client,
     hw: Arc<SimQueue>,
-    queue: Arc<JoinedQueue>,
+    queue: Arc<ScheduledQueue>,
 }
 
 fn program(scheduler: &LocalScheduler, device: &SimDevice, pid: u32, priority: i64) -> Program {
     let page = Page::create().unwrap();
     let id = scheduler.admit(process(pid), Arc::clone(&page), hints(priority));
-    let client = Client::new(page, scheduler.bell().try_clone().unwrap());
+    let client = Client::new(page, scheduler.notifier().try_clone().unwrap());
     let hw = Arc::new(device.queue().unwrap());
     let queue = client.join(Arc::clone(&hw) as _, LevelRequest::Auto).unwrap();
     Program { id, client, hw, queue }
@@ -50,11 +50,11 @@ impl Program {
     }
 
     fn synchronize(&self) {
-        self.queue.lane().synchronized(|| self.hw.synchronize()).unwrap();
+        self.queue.launch_path().synchronized(|| self.hw.synchronize()).unwrap();
     }
 
     fn order(&self) -> Order {
-        self.queue.lane().gate().order()
+        self.queue.launch_path().gate().order()
     }
 }
 
@@ -74,20 +74,24 @@ fn a_program_alone_is_free_and_pays_for_nothing() {
     only.launch(Duration::from_micros(50));
     only.synchronize();
     assert_eq!(only.order(), Order::Free);
-    assert_eq!(only.queue.lane().gate().counts().passes, 0, "a launch was counted");
+    assert_eq!(only.queue.launch_path().gate().counts().passes, 0, "a launch was counted");
 }
 
 #[test]
 fn an_important_program_stops_the_others_for_as_long_as_it_is_busy() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
-    eventually("both are known", || high.order() == Order::Watched && low.order() == Order::Paced);
+    eventually("both are known", || high.order() == Order::Leader && low.order() == Order::Throttled);
     // Somebody without work is told too, but need not be stopped.
     low.launch(Duration::from_secs(1));
     high.launch(SEEN);
-    eventually("the other was stopped", || low.order() == Order::Hold && low.queue.lane().is_preempted());
+    eventually("the other was stopped", || {
+        low.order() == Order::Yield && low.queue.launch_path().is_preempted()
+    });
     high.synchronize();
-    eventually("the other goes on", || low.order() == Order::Paced && !low.queue.lane().is_preempted());
+    eventually("the other goes on", || {
+        low.order() == Order::Throttled && !low.queue.launch_path().is_preempted()
+    });
     low.launch(Duration::from_micros(50));
     low.synchronize();
 }
@@ -96,27 +100,27 @@ fn an_important_program_stops_the_others_for_as_long_as_it_is_busy() {
 fn beside_a_program_that_waits_for_each_small_piece_of_work_the_others_leave_the_device() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
-    eventually("both are known", || high.order() == Order::Watched && low.order() == Order::Paced);
+    eventually("both are known", || high.order() == Order::Leader && low.order() == Order::Throttled);
     low.launch(Duration::from_secs(60));
     let piece = || {
         high.launch(Duration::from_micros(1));
         high.synchronize();
     };
-    let goes_on = || low.order() == Order::Paced && !low.queue.lane().is_preempted();
+    let goes_on = || low.order() == Order::Throttled && !low.queue.launch_path().is_preempted();
     eventually("it is seen to work in pieces", || {
         (0..10).for_each(|_| piece());
-        high.queue.lane().gate().works_in_pieces()
+        high.queue.launch_path().gate().is_sync_bound()
     });
     eventually("the other was taken off the device", || {
         piece();
-        low.order() == Order::Freeze && low.queue.lane().is_preempted()
+        low.order() == Order::Evict && low.queue.launch_path().is_preempted()
     });
     eventually("the other goes on", goes_on);
     // What one queue did says nothing about the next.
     let hw = Arc::new(device.queue().unwrap());
     let queue = high.client.join(Arc::clone(&hw) as _, LevelRequest::Auto).unwrap();
     queue.launch(|| hw.launch(SEEN)).unwrap();
-    eventually("the other has to give way", || low.order() == Order::Hold);
+    eventually("the other has to give way", || low.order() == Order::Yield);
     eventually("the other goes on", goes_on);
     // Nor what it did long ago.
     for _ in 0..2 {
@@ -125,18 +129,18 @@ fn beside_a_program_that_waits_for_each_small_piece_of_work_the_others_leave_the
     }
     eventually("the other goes on", goes_on);
     high.launch(SEEN);
-    eventually("the other has to give way", || low.order() == Order::Hold);
+    eventually("the other has to give way", || low.order() == Order::Yield);
 }
 
 #[test]
 fn a_program_that_falls_silent_without_synchronising_is_noticed() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
-    eventually("both are known", || high.order() == Order::Watched && low.order() == Order::Paced);
+    eventually("both are known", || high.order() == Order::Leader && low.order() == Order::Throttled);
     for _ in 0..3 {
         high.launch(SEEN);
-        eventually("the other was stopped", || low.order() == Order::Hold);
-        eventually("the device's silence was heard", || low.order() == Order::Paced);
+        eventually("the other was stopped", || low.order() == Order::Yield);
+        eventually("the device's silence was heard", || low.order() == Order::Throttled);
         assert_eq!(high.hw.pending().unwrap(), 0, "called idle with work on the device");
     }
 }
@@ -150,10 +154,10 @@ fn work_launched_before_anybody_competed_is_stopped_too() {
     }
     let high = program(&scheduler, &device, 1, 10);
     high.launch(SEEN);
-    eventually("the queued work was stopped", || low.queue.lane().is_preempted());
+    eventually("the queued work was stopped", || low.queue.launch_path().is_preempted());
     high.synchronize();
     assert!(low.hw.pending().unwrap() > 50, "the important program waited for the whole queue");
-    eventually("the other goes on", || !low.queue.lane().is_preempted());
+    eventually("the other goes on", || !low.queue.launch_path().is_preempted());
 }
 
 /// Two queues of one process with priorities of their own wait for each other's events, over and over. The more
@@ -168,7 +172,7 @@ fn two_streams_that_wait_for_each_other_come_to_their_end() {
             id: one.id,
             queue: one.client.join(Arc::clone(&hw) as _, LevelRequest::Auto).unwrap(),
             hw,
-            client: Client::new(Page::create().unwrap(), scheduler.bell().try_clone().unwrap()),
+            client: Client::new(Page::create().unwrap(), scheduler.notifier().try_clone().unwrap()),
         };
         for (program, priority) in [(&one, 50), (&two, -50)] {
             let given = scheduler.with(|coordinator| {
@@ -242,7 +246,7 @@ fn a_wait_from_before_the_competition_does_not_hold_for_ever() {
 fn hand_over(from: &Program, to: &Program) {
     from.launch(Duration::from_micros(100));
     let event = from.queue.record().expect("two tasks compete, so events are recorded");
-    to.queue.waits_for(&from.queue, event);
+    to.queue.depends_on(&from.queue, event);
     to.queue.launch(|| to.hw.wait_for(&from.hw, event.marker)).unwrap();
     to.launch(Duration::from_micros(100));
 }
@@ -250,13 +254,13 @@ fn hand_over(from: &Program, to: &Program) {
 #[test]
 fn whoever_a_dead_scheduler_held_runs_on() {
     let device = SimDevice::create(&Config::default()).unwrap();
-    let bell = xsched_ipc::Bell::new().unwrap();
+    let notifier = xsched_ipc::Notifier::new().unwrap();
     let mut coordinator = Coordinator::new(PolicyInfo::find("priority").unwrap());
     let (high_page, low_page) = (Page::create().unwrap(), Page::create().unwrap());
     coordinator.add_client(process(1), Arc::clone(&high_page), hints(10));
     coordinator.add_client(process(2), Arc::clone(&low_page), hints(-10));
-    let high = Client::new(high_page, bell.try_clone().unwrap());
-    let low = Client::new(low_page, bell.try_clone().unwrap());
+    let high = Client::new(high_page, notifier.try_clone().unwrap());
+    let low = Client::new(low_page, notifier.try_clone().unwrap());
     let high_hw = Arc::new(device.queue().unwrap());
     let low_hw = Arc::new(device.queue().unwrap());
     let high_queue = high.join(Arc::clone(&high_hw) as _, LevelRequest::Auto).unwrap();
@@ -264,20 +268,20 @@ fn whoever_a_dead_scheduler_held_runs_on() {
     coordinator.step(Nanos::now());
     high_queue.launch(|| high_hw.launch(Duration::from_secs(3600))).unwrap();
     coordinator.step(Nanos::now());
-    assert_eq!(low_queue.lane().gate().order(), Order::Hold);
+    assert_eq!(low_queue.launch_path().gate().order(), Order::Yield);
     // The scheduler dies here: no step, no beat, no farewell.
     drop(coordinator);
     low_queue.launch(|| low_hw.launch(Duration::from_micros(50))).unwrap();
-    eventually("the device lets the queue go too", || !low_queue.lane().is_preempted());
+    eventually("the device lets the queue go too", || !low_queue.launch_path().is_preempted());
 }
 
 #[test]
 fn a_program_that_is_gone_leaves_its_place_to_others() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
-    eventually("both are known", || low.order() == Order::Paced);
+    eventually("both are known", || low.order() == Order::Throttled);
     high.launch(Duration::from_secs(3600));
-    eventually("the other was stopped", || low.order() == Order::Hold);
+    eventually("the other was stopped", || low.order() == Order::Yield);
     scheduler.with(|coordinator| coordinator.remove_client(high.id));
     eventually("it has the device to itself", || low.order() == Order::Free);
 }
@@ -287,8 +291,8 @@ fn a_paced_program_keeps_the_device_busy_and_little_in_flight() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (_high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
     // At level 1 whoever takes the place waits for what is in flight.
-    low.queue.lane().set_level(LevelRequest::Exactly(Level::Block)).unwrap();
-    eventually("both are known", || low.order() == Order::Paced);
+    low.queue.launch_path().set_level(LevelRequest::Exactly(Level::Block)).unwrap();
+    eventually("both are known", || low.order() == Order::Throttled);
     let most = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
@@ -314,7 +318,7 @@ fn what_a_device_lacks_is_an_error_and_takes_no_slot() {
     let device = SimDevice::create(&config).unwrap();
     let scheduler = scheduler("priority");
     let program = program(&scheduler, &device, 1, 0);
-    assert_eq!(program.queue.lane().level(), Level::Deactivate);
+    assert_eq!(program.queue.launch_path().level(), Level::Deactivate);
     let hw = Arc::new(device.queue().unwrap());
     let refusal = program.client.join(hw, LevelRequest::Exactly(Level::Interrupt)).err().unwrap().to_string();
     assert!(refusal.contains("supports level 2, not 3"), "{refusal}");
@@ -331,9 +335,13 @@ fn orders_reach_every_queue_of_a_program() {
     let log = Mutex::new(Vec::new());
     for _ in 0..3 {
         high.launch(SEEN);
-        eventually("all are stopped", || more.iter().all(|queue| queue.lane().gate().order() == Order::Hold));
+        eventually("all are stopped", || {
+            more.iter().all(|queue| queue.launch_path().gate().order() == Order::Yield)
+        });
         high.synchronize();
-        eventually("all go on", || more.iter().all(|queue| queue.lane().gate().order() == Order::Paced));
+        eventually("all go on", || {
+            more.iter().all(|queue| queue.launch_path().gate().order() == Order::Throttled)
+        });
         more.iter().enumerate().for_each(|(n, queue)| queue.launch(|| log.lock().unwrap().push(n)));
     }
     assert_eq!(log.lock().unwrap().len(), 60);
@@ -350,7 +358,7 @@ fn of_several_paced_programs_one_has_the_device_at_a_time_and_all_have_turns() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&cheap()).unwrap());
     let _important = program(&scheduler, &device, 1, 10);
     let low: Vec<_> = (2..5).map(|pid| program(&scheduler, &device, pid, -10)).collect();
-    eventually("all are known", || low.iter().all(|low| low.order() == Order::Paced));
+    eventually("all are known", || low.iter().all(|low| low.order() == Order::Throttled));
     let stop = AtomicBool::new(false);
     let turns: Vec<_> = low.iter().map(|_| AtomicUsize::new(0)).collect();
     std::thread::scope(|threads| {
@@ -361,10 +369,10 @@ fn of_several_paced_programs_one_has_the_device_at_a_time_and_all_have_turns() {
                 }
             });
         }
-        eventually("they compete", || low.iter().filter(|low| low.order() == Order::Stop).count() == 2);
+        eventually("they compete", || low.iter().filter(|low| low.order() == Order::Drain).count() == 2);
         let mut looks = Vec::new();
         eventually("everybody has had several turns", || {
-            let on: Vec<_> = (0..low.len()).filter(|n| !low[*n].queue.lane().is_preempted()).collect();
+            let on: Vec<_> = (0..low.len()).filter(|n| !low[*n].queue.launch_path().is_preempted()).collect();
             looks.push(on.len());
             for n in on {
                 turns[n].fetch_add(1, Ordering::SeqCst);
@@ -383,7 +391,7 @@ fn of_several_paced_programs_one_has_the_device_at_a_time_and_all_have_turns() {
 fn a_program_with_short_gaps_keeps_the_device_in_them() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&cheap()).unwrap());
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
-    eventually("both are known", || low.order() == Order::Paced);
+    eventually("both are known", || low.order() == Order::Throttled);
     low.launch(Duration::from_secs(3600));
     // It waits for each of its pieces, and launches the next at once.
     let orders = || scheduler.with(|coordinator| coordinator.figures().1);

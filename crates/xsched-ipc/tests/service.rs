@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use xsched_core::{DeviceId, Link, Order};
+use xsched_core::{DeviceId, Order, SchedulerLink};
 use xsched_ipc::Page;
-use xsched_ipc::protocol::{PROTOCOL, Reply, Request, Settings, Status, Target, TaskState, What, Wishes};
+use xsched_ipc::protocol::{
+    HintRequest, PROTOCOL, Reply, Request, Settings, Status, Target, TaskState, What,
+};
 use xsched_ipc::service::{Options, Service, ask_to_leave};
 use xsched_ipc::socket::{Connection, Packet, SocketError};
 
@@ -25,8 +27,8 @@ fn role() {
         "serve" => serve(socket),
         "program" => program(&socket),
         "brief" => {
-            let joined = Joined::join(&socket, Wishes::default());
-            joined.page.slot(joined.slot).unwrap().gate.announce(&joined);
+            let joined = Joined::join(&socket, HintRequest::default());
+            joined.page.slot(joined.slot).unwrap().gate.mark_busy(&joined);
         }
         "vandal" => vandal(&socket),
         "stranger" => stranger(&socket),
@@ -54,10 +56,10 @@ struct Joined {
     note: Option<String>,
 }
 
-impl Link for Joined {
-    fn ring(&self) {
-        if self.page.ring() {
-            self.connection.ring();
+impl SchedulerLink for Joined {
+    fn notify(&self) {
+        if self.page.notify() {
+            self.connection.notify();
         }
     }
     fn alive(&self) -> bool {
@@ -66,9 +68,9 @@ impl Link for Joined {
 }
 
 impl Joined {
-    fn join(socket: &Path, wishes: Wishes) -> Self {
+    fn join(socket: &Path, hint_request: HintRequest) -> Self {
         let connection = Connection::to(socket).unwrap();
-        let join = Request::Join { protocol: PROTOCOL, version: "test".into(), name: None, wishes };
+        let join = Request::Join { protocol: PROTOCOL, version: "test".into(), name: None, hint_request };
         connection.send(&join, None, true).unwrap();
         let Some(Packet::Message(Reply::Welcome { note, .. }, Some(fd))) = connection.receive(true).unwrap()
         else {
@@ -77,7 +79,7 @@ impl Joined {
         let page = Page::attach(&fd).unwrap();
         let slot = page.take_slot(DeviceId(1)).unwrap();
         let joined = Self { connection, page, slot, fd, note };
-        joined.ring();
+        joined.notify();
         joined
     }
 
@@ -86,8 +88,8 @@ impl Joined {
     }
 }
 
-fn priority(priority: i64) -> Wishes {
-    Wishes { priority: Some(priority), ..Wishes::default() }
+fn priority(priority: i64) -> HintRequest {
+    HintRequest { priority: Some(priority), ..HintRequest::default() }
 }
 
 /// Does what it reads: a line, a deed, an answer.
@@ -98,8 +100,8 @@ fn program(socket: &Path) {
     for line in std::io::stdin().lines() {
         let gate = &joined.page.slot(joined.slot).unwrap().gate;
         match line.unwrap().as_str() {
-            "busy" => gate.announce(&joined),
-            "idle" => assert!(gate.quiet(gate.epoch(), &joined)),
+            "busy" => gate.mark_busy(&joined),
+            "idle" => assert!(gate.mark_idle(gate.epoch(), &joined)),
             "order" => {}
             "beat" => {
                 println!("{}", joined.page.last_beat().0);
@@ -113,7 +115,7 @@ fn program(socket: &Path) {
 
 /// Rings without pause and fills its page with rubbish, every word of it.
 fn vandal(socket: &Path) {
-    let joined = Joined::join(socket, Wishes::default());
+    let joined = Joined::join(socket, HintRequest::default());
     println!("ready");
     let mut state = 88_172_645_463_325_252_u64;
     let mut rubbish = vec![0_u8; 32_768];
@@ -126,7 +128,7 @@ fn vandal(socket: &Path) {
             *byte = if state & 1 << 60 == 0 { state.to_le_bytes()[0] } else { [2, 0, 0, 0][index % 4] };
         }
         rustix::io::pwrite(&joined.fd, &rubbish, 0).unwrap();
-        joined.connection.ring();
+        joined.connection.notify();
     }
 }
 
@@ -145,7 +147,7 @@ fn stranger(socket: &Path) {
     let Reply::Status(status) = ask(Request::Status) else { panic!("no status") };
     let task = status.tasks.iter().find(|task| task.pid == pid).unwrap();
     assert_eq!((task.name.as_str(), task.cmdline.as_str()), ("", ""));
-    refused(Request::Set { target: Target::Pid(pid), wishes: priority(-5) });
+    refused(Request::Set { target: Target::Pid(pid), hint_request: priority(-5) });
     refused(Request::Suspend(Target::Pid(pid)));
     refused(Request::Policy { name: Some("fair".into()), timeslice_us: None, k: None });
     refused(Request::Focus(None));
@@ -191,7 +193,7 @@ impl Other {
         Ok(Self { child, input, output })
     }
 
-    /// Waits for a line that says so.
+    /// Dependencies for a line that says so.
     fn once_ready(mut self) -> Self {
         let mut line = String::new();
         // The test harness says a few words of its own first.
@@ -294,10 +296,10 @@ fn an_important_program_stops_another_for_as_long_as_it_is_busy() {
     let served = Served::start();
     let (mut high, mut low) = (served.program("10"), served.program("-10"));
     low.tell("busy");
-    low.becomes("Paced");
+    low.becomes("Throttled");
     eventually("it runs", || served.status().tasks.iter().any(|task| task.state == TaskState::Running));
     high.tell("busy");
-    low.becomes("Hold");
+    low.becomes("Yield");
     let status = served.status();
     let held = status.tasks.iter().find(|task| task.pid == low.child.id()).unwrap();
     assert_eq!((held.state, held.preemptions, held.priority), (TaskState::Held, 1, -10));
@@ -305,7 +307,7 @@ fn an_important_program_stops_another_for_as_long_as_it_is_busy() {
         served.status().tasks.iter().all(|task| task.cmdline.contains("--exact"))
     });
     high.tell("idle");
-    low.becomes("Paced");
+    low.becomes("Throttled");
     let status = served.status();
     let ran_on = status.tasks.iter().find(|task| task.pid == low.child.id()).unwrap();
     assert!(ran_on.held_ns > 0 && ran_on.wait_p99_us.is_some() && ran_on.launches == 1, "{ran_on:?}");
@@ -319,7 +321,7 @@ fn whoever_a_killed_program_held_back_runs_on() {
     let (mut high, mut low) = (served.program("10"), served.program("-10"));
     low.tell("busy");
     high.tell("busy");
-    low.becomes("Hold");
+    low.becomes("Yield");
     let killed = Instant::now();
     high.signal(Signal::KILL);
     low.becomes("Free");
@@ -332,12 +334,12 @@ fn who_is_held_without_work_sees_that_the_scheduler_lives() {
     let served = Served::start();
     let (mut high, mut low) = (served.program("10"), served.program("-10"));
     high.tell("busy");
-    low.becomes("Hold");
+    low.becomes("Yield");
     for _ in 0..3 {
         let before = low.tell("beat");
         eventually("the scheduler shows that it lives", || low.tell("beat") != before);
     }
-    assert_eq!(low.tell("order"), "Hold");
+    assert_eq!(low.tell("order"), "Yield");
 }
 
 #[test]
@@ -348,9 +350,9 @@ fn a_stopped_program_stops_nobody_else() {
     for _ in 0..20 {
         low.tell("busy");
         high.tell("busy");
-        low.becomes("Hold");
+        low.becomes("Yield");
         high.tell("idle");
-        low.becomes("Paced");
+        low.becomes("Throttled");
         low.tell("idle");
     }
     frozen.signal(Signal::CONT);
@@ -404,9 +406,9 @@ fn rubbish_ends_its_own_connection_and_nothing_else() {
     for _ in 0..20 {
         low.tell("busy");
         high.tell("busy");
-        low.becomes("Hold");
+        low.becomes("Yield");
         high.tell("idle");
-        eventually("it is not held", || low.tell("order") != "Hold");
+        eventually("it is not held", || low.tell("order") != "Yield");
         low.tell("idle");
     }
     assert!(vandal.child.try_wait().unwrap().is_none(), "the vandal should still be at it");
@@ -426,9 +428,9 @@ fn who_does_not_read_makes_nobody_wait() {
     for _ in 0..200 {
         low.tell("busy");
         high.tell("busy");
-        low.becomes("Hold");
+        low.becomes("Yield");
         high.tell("idle");
-        low.becomes("Paced");
+        low.becomes("Throttled");
         low.tell("idle");
     }
     let mut events = Vec::new();
@@ -449,20 +451,20 @@ fn a_person_can_suspend_a_program_and_change_its_priority() {
     let (mut one, mut two) = (served.program("10"), served.program("-10"));
     one.tell("busy");
     two.tell("busy");
-    two.becomes("Hold");
+    two.becomes("Yield");
     let one_pid = Target::Pid(one.child.id());
     assert_eq!(served.ask(&Request::Suspend(one_pid.clone())), Reply::Done);
-    one.becomes("Stop");
-    eventually("the other runs meanwhile", || two.tell("order") != "Hold");
+    one.becomes("Drain");
+    eventually("the other runs meanwhile", || two.tell("order") != "Yield");
     assert_eq!(served.ask(&Request::Resume(one_pid.clone())), Reply::Done);
-    two.becomes("Hold");
-    let lowest = Request::Set { target: one_pid, wishes: priority(-20) };
+    two.becomes("Yield");
+    let lowest = Request::Set { target: one_pid, hint_request: priority(-20) };
     assert_eq!(served.ask(&lowest), Reply::Done);
-    one.becomes("Hold");
+    one.becomes("Yield");
     let policy = Request::Policy { name: Some("fair".into()), timeslice_us: Some(1_000), k: None };
     assert_eq!(served.ask(&policy), Reply::Policy { name: "CFS".into(), timeslice_us: 1_000, k: 1 });
-    eventually("both have turns", || one.tell("order") == "Paced");
-    eventually("both have turns", || two.tell("order") == "Paced");
+    eventually("both have turns", || one.tell("order") == "Throttled");
+    eventually("both have turns", || two.tell("order") == "Throttled");
 }
 
 #[test]
@@ -474,7 +476,7 @@ fn a_process_changes_its_own_wishes_on_another_connection_and_is_told_what_they_
     let _other = served.program("1");
     let _joined = Joined::join(&served.socket, priority(3));
     let Reply::Had(Some(had)) = served.ask(&Request::SetOwn(priority(5))) else { panic!("not joined") };
-    assert_eq!((had.priority, had.utilization, had.deadline_us), (Some(3), Some(100), Some(-1)));
+    assert_eq!((had.priority, had.share, had.deadline_us), (Some(3), Some(100), Some(-1)));
     let priorities = || {
         let mut found: Vec<_> = served.status().tasks.iter().map(|task| task.priority).collect();
         found.sort_unstable();
@@ -518,12 +520,12 @@ fn a_queue_that_is_given_wishes_becomes_a_task_of_its_own() {
     let served = Served::start();
     let _program = served.program("10");
     let queue = served.status().queues[0].handle;
-    assert_eq!(served.ask(&Request::SetQueue { queue, wishes: priority(-7) }), Reply::Done);
+    assert_eq!(served.ask(&Request::SetQueue { queue, hint_request: priority(-7) }), Reply::Done);
     let tasks = served.status().tasks;
     assert_eq!(tasks.iter().map(|task| (task.own, task.priority)).collect::<Vec<_>>(), [(true, -7)]);
-    let nowhere = Request::SetQueue { queue: queue + 1, wishes: priority(0) };
+    let nowhere = Request::SetQueue { queue: queue + 1, hint_request: priority(0) };
     assert!(matches!(served.ask(&nowhere), Reply::Refused { .. }));
-    let too_much = Request::SetQueue { queue, wishes: priority(256) };
+    let too_much = Request::SetQueue { queue, hint_request: priority(256) };
     assert!(matches!(served.ask(&too_much), Reply::Refused { why } if why.contains("-256")));
 }
 
@@ -546,7 +548,12 @@ fn another_user_neither_sees_nor_changes_what_is_not_theirs() {
 #[test]
 fn another_protocol_is_refused_with_both_versions() {
     let served = Served::start();
-    let join = Request::Join { protocol: 99, version: "9.9".into(), name: None, wishes: Wishes::default() };
+    let join = Request::Join {
+        protocol: 99,
+        version: "9.9".into(),
+        name: None,
+        hint_request: HintRequest::default(),
+    };
     let Reply::Refused { why } = served.ask(&join) else { panic!("welcome") };
     for part in ["9.9", "protocol 99", env!("CARGO_PKG_VERSION"), &format!("protocol {PROTOCOL}")] {
         assert!(why.contains(part), "{part} is not in: {why}");
@@ -559,7 +566,7 @@ fn a_successor_takes_over_while_programs_are_busy() {
     let (mut high, mut low) = (served.program("10"), served.program("-10"));
     low.tell("busy");
     high.tell("busy");
-    low.becomes("Hold");
+    low.becomes("Yield");
     let more = [("SERVICE_TEST_REPLACE", "1")];
     let successor = Other::start("serve", &served.socket, &more, None).unwrap().once_ready();
     let mut old = std::mem::replace(&mut served.service, successor);
@@ -569,5 +576,5 @@ fn a_successor_takes_over_while_programs_are_busy() {
     let (mut high, mut low) = (served.program("10"), served.program("-10"));
     low.tell("busy");
     high.tell("busy");
-    low.becomes("Hold");
+    low.becomes("Yield");
 }

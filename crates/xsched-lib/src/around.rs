@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use xsched_interpose::{Handle, aside, forward_once};
-use xsched_ipc::JoinedQueue;
+use xsched_ipc::ScheduledQueue;
 
 use crate::callback;
 use crate::station::{Leased, Station};
@@ -76,7 +76,7 @@ pub(crate) fn launch_on_all<R>(real: impl FnOnce() -> R, queues: &[Handle]) -> R
 }
 
 /// Calls `go` once all queues let it.
-pub(crate) fn through(queues: &[Arc<JoinedQueue>], go: &mut dyn FnMut()) {
+pub(crate) fn through(queues: &[Arc<ScheduledQueue>], go: &mut dyn FnMut()) {
     match queues.split_first() {
         None => go(),
         Some((first, others)) => first.launch(|| through(others, go)),

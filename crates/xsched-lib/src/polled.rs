@@ -34,7 +34,7 @@ pub(crate) trait Vendor: 'static {
     /// Gives back an event of ours.
     fn release(event: Handle);
 
-    /// Waits until everything launched on the queue so far is done.
+    /// Dependencies until everything launched on the queue so far is done.
     fn synchronize(queue: Handle) -> Result<(), String>;
 }
 
@@ -75,7 +75,7 @@ pub(crate) trait StopPoints: Send + Sync {
     fn go(&self);
 
     /// Whether it has anything to do. If not, it stands nowhere.
-    fn has_work(&self, has_work: bool);
+    fn set_has_work(&self, has_work: bool);
 }
 
 /// See the head of this file.
@@ -180,7 +180,7 @@ impl<V: Vendor> HwQueue for Polled<V> {
         marks.reached
     }
 
-    fn may_be_waited_for(&self) -> Result<(), HalError> {
+    fn check_waitable(&self) -> Result<(), HalError> {
         self.with("waiting for a marker", |queue| {
             let stuck = waits::for_program(queue.addr());
             if stuck { Err("the queue waits for the program".to_owned()) } else { Ok(()) }
@@ -206,9 +206,9 @@ impl<V: Vendor> HwQueue for Polled<V> {
         Ok(())
     }
 
-    fn has_work(&self, has_work: bool) {
+    fn set_has_work(&self, has_work: bool) {
         if let Some(stops) = &self.stops {
-            stops.has_work(has_work);
+            stops.set_has_work(has_work);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use xsched_core::{HwQueue, LevelRequest, Limit, Wait};
 use xsched_interpose::Handle;
 use xsched_ipc::report::{Severity, report};
-use xsched_ipc::{Client, JoinedQueue};
+use xsched_ipc::{Client, ScheduledQueue};
 
 use crate::loader::Library;
 
@@ -47,19 +47,19 @@ pub(crate) fn found<H: Leased + 'static>(
 pub(crate) struct Station {
     hw: Arc<dyn Leased>,
     /// None: it cannot be scheduled.
-    queue: Option<Arc<JoinedQueue>>,
+    queue: Option<Arc<ScheduledQueue>>,
     /// The program's, where the vendor's queues can be shared.
     holds: AtomicUsize,
 }
 
 impl Station {
     /// A queue that may be under control already.
-    pub(crate) fn of(hw: Arc<dyn Leased>, queue: Option<Arc<JoinedQueue>>) -> Self {
+    pub(crate) fn of(hw: Arc<dyn Leased>, queue: Option<Arc<ScheduledQueue>>) -> Self {
         Self { hw, queue, holds: AtomicUsize::new(1) }
     }
 
     /// The same queue, under control now, or no more.
-    pub(crate) fn again(&self, queue: Option<Arc<JoinedQueue>>) -> Self {
+    pub(crate) fn again(&self, queue: Option<Arc<ScheduledQueue>>) -> Self {
         let holds = AtomicUsize::new(self.holds.load(Ordering::Acquire));
         Self { hw: Arc::clone(&self.hw), queue, holds }
     }
@@ -78,7 +78,7 @@ impl Station {
         let hw = Arc::new(hw);
         let queue = client.join(Arc::clone(&hw) as _, level);
         if let (Ok(queue), Some(limit)) = (&queue, limit) {
-            queue.set_paced_limit(limit);
+            queue.set_throttled_limit(limit);
         }
         if let Err(why) = &queue {
             report(Severity::Error, format_args!("a queue runs unscheduled: {why}"));
@@ -98,7 +98,7 @@ impl Station {
     /// The same for a `real` that takes its time to get to the device.
     pub(crate) fn launch_large(&self, real: &mut dyn FnMut()) {
         match &self.queue {
-            Some(queue) => queue.lane().launch_large(real),
+            Some(queue) => queue.launch_path().launch_large(real),
             None => real(),
         }
     }
@@ -106,13 +106,13 @@ impl Station {
     /// The same for a `real` that returns once what it launched is done, and all that was launched before.
     pub(crate) fn launch_and_finish(&self, real: &mut dyn FnMut()) {
         match &self.queue {
-            Some(queue) => queue.lane().launch_and_finish(real),
+            Some(queue) => queue.launch_path().launch_and_finish(real),
             None => real(),
         }
     }
 
     /// What the scheduler knows it as, if it is scheduled.
-    pub(crate) fn queue(&self) -> Option<Arc<JoinedQueue>> {
+    pub(crate) fn queue(&self) -> Option<Arc<ScheduledQueue>> {
         self.queue.clone()
     }
 
@@ -129,14 +129,14 @@ impl Station {
     /// Calls `real`, which waits until the queue's work is done.
     pub(crate) fn synchronize(&self, real: &mut dyn FnMut()) {
         match &self.queue {
-            Some(queue) => queue.lane().synchronized(real),
+            Some(queue) => queue.launch_path().synchronized(real),
             None => real(),
         }
     }
 
     /// Calls `ask`, which says whether the queue's work is done, without waiting.
     pub(crate) fn query(&self, ask: &mut dyn FnMut() -> bool) {
-        let wait = self.queue.as_ref().map(|queue| queue.lane().begin_wait());
+        let wait = self.queue.as_ref().map(|queue| queue.launch_path().begin_wait());
         if ask() {
             wait.into_iter().for_each(Wait::over);
         }

@@ -39,12 +39,12 @@ pub(crate) unsafe fn note<V: Vendor>(queue: Handle, count: c_uint, list: *const 
                 program = true;
             } else if holder != queue {
                 program |= for_program(holder.addr());
-                world.waits_for(queue.addr(), holder.addr());
+                world.depends_on(queue.addr(), holder.addr());
             }
         }
         if program && let Ok(event) = Event::<V>::place(queue, events) {
             stuck().push(Stuck { queue: queue.addr(), is_over: Box::new(move || event.is_done()) });
-            world.waits_for_anybody(queue.addr());
+            world.depends_on_any(queue.addr());
         }
     });
 }

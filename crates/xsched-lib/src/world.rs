@@ -15,7 +15,7 @@ use xsched_core::{DeviceId, LevelRequest};
 use xsched_interpose::{Table, lifetime};
 use xsched_ipc::environment::{Environment, Scheduler};
 use xsched_ipc::report::{Severity, report};
-use xsched_ipc::{Client, Introduction, JoinError, JoinedQueue, SchedulerError, socket};
+use xsched_ipc::{Client, ClientInfo, JoinError, ScheduledQueue, SchedulerError, socket};
 
 use crate::api::Handles;
 use crate::station::{Leased, Station};
@@ -100,15 +100,15 @@ fn watch_lifetime() -> bool {
     }
     // Our own faults are ours: the program's standard error is not.
     std::panic::set_hook(Box::new(|fault| report(Severity::Error, format_args!("a fault of ours: {fault}"))));
-    lifetime::in_every_child(leave_to_parent) && lifetime::at_exit(leave)
+    lifetime::in_every_child(detach_in_child) && lifetime::at_exit(leave)
 }
 
 /// In a child of the program: begins anew with its next queue.
-extern "C" fn leave_to_parent() {
+extern "C" fn detach_in_child() {
     if let Some(world) = world_as_it_is() {
         WORLD.store(ptr::null_mut(), Ordering::Release);
         // It is never dropped, neither here nor in the parent.
-        world.client.leave_to_parent();
+        world.client.detach_in_child();
     }
 }
 
@@ -165,7 +165,7 @@ impl World {
     }
 
     /// What this program tells the service about itself.
-    pub(crate) fn introduction(&self) -> Introduction {
+    pub(crate) fn introduction(&self) -> ClientInfo {
         introduction(&self.environment)
     }
 
@@ -192,7 +192,7 @@ impl World {
     }
 
     /// The XQueue of a queue that is scheduled.
-    pub(crate) fn joined(&self, handle: usize) -> Option<Arc<JoinedQueue>> {
+    pub(crate) fn joined(&self, handle: usize) -> Option<Arc<ScheduledQueue>> {
         self.with(handle, |station| station.and_then(Station::queue))
     }
 
@@ -202,17 +202,17 @@ impl World {
         handle: usize,
         hw: &Arc<dyn Leased>,
         level: LevelRequest,
-    ) -> Result<Arc<JoinedQueue>, JoinError> {
+    ) -> Result<Arc<ScheduledQueue>, JoinError> {
         let queue = self.join(hw, level)?;
         self.replace(handle, Some(&queue));
         self.client.be_seen();
         Ok(queue)
     }
 
-    fn join(&self, hw: &Arc<dyn Leased>, level: LevelRequest) -> Result<Arc<JoinedQueue>, JoinError> {
+    fn join(&self, hw: &Arc<dyn Leased>, level: LevelRequest) -> Result<Arc<ScheduledQueue>, JoinError> {
         let queue = self.client.join(Arc::clone(hw) as _, level)?;
         if let Some(limit) = self.environment.limit {
-            queue.set_paced_limit(limit);
+            queue.set_throttled_limit(limit);
         }
         Ok(queue)
     }
@@ -222,7 +222,7 @@ impl World {
         self.replace(handle, None);
     }
 
-    fn replace(&self, handle: usize, queue: Option<&Arc<JoinedQueue>>) {
+    fn replace(&self, handle: usize, queue: Option<&Arc<ScheduledQueue>>) {
         if let Some(station) = self.queues.remove(handle, |old| old.again(queue.map(Arc::clone))) {
             // It was there a moment ago, so there is room for it.
             let _ = self.queues.insert(handle, station);
@@ -265,8 +265,8 @@ impl World {
     }
 
     /// The program has seen that some work of its is done.
-    pub(crate) fn look_soon(&self) {
-        self.client.look_soon();
+    pub(crate) fn poll_soon(&self) {
+        self.client.poll_soon();
     }
 
     /// Whether a queue is scheduled.
@@ -275,32 +275,32 @@ impl World {
     }
 
     /// What is launched on a queue from now on waits for what is on another already.
-    pub(crate) fn waits_for(&self, waiter: usize, holder: usize) {
+    pub(crate) fn depends_on(&self, waiter: usize, holder: usize) {
         if let (Some(waiter), Some(holder)) = (self.joined(waiter), self.joined(holder))
             && let Some(point) = holder.record()
         {
-            waiter.waits_for(&holder, point);
+            waiter.depends_on(&holder, point);
         }
     }
 
     /// Whether it is to be written down which queue waits for which.
-    pub(crate) fn keeps_account(&self) -> bool {
-        self.client.keeps_account()
+    pub(crate) fn tracks_dependencies(&self) -> bool {
+        self.client.tracks_dependencies()
     }
 
     /// What was put on a queue last may wait for any thread of the program.
-    pub(crate) fn waits_for_anybody(&self, waiter: usize) {
+    pub(crate) fn depends_on_any(&self, waiter: usize) {
         if let Some(waiter) = self.joined(waiter) {
-            waiter.waits_for_anybody();
+            waiter.depends_on_any();
         }
     }
 
     /// The program has waited for something on a queue: it may have become idle.
     pub(crate) fn look_for_idle(&self, handle: usize) {
         if let Some(queue) = self.joined(handle)
-            && queue.lane().may_have_ended()
+            && queue.launch_path().may_have_become_idle()
         {
-            queue.lane().poll_idle();
+            queue.launch_path().poll_idle();
         }
     }
 
@@ -318,10 +318,10 @@ impl World {
     }
 }
 
-fn introduction(environment: &Environment) -> Introduction {
-    Introduction {
+fn introduction(environment: &Environment) -> ClientInfo {
+    ClientInfo {
         sockets: socket::candidates(),
         name: environment.name.clone(),
-        wishes: environment.wishes.clone(),
+        hint_request: environment.hint_request.clone(),
     }
 }

@@ -4,9 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use xsched_core::{
-    Deadline, DeviceId, Hints, Laxity, Nanos, Priority, ProcessId, TaskId, Timeslice, Utilization,
-};
+use xsched_core::{Deadline, DeviceId, Hints, Laxity, Nanos, Priority, ProcessId, Share, TaskId, Timeslice};
 use xsched_policy::{Decision, POLICIES, Params, Scheduler, TaskView};
 
 const DEVICES: u64 = 8;
@@ -26,13 +24,13 @@ fn crowd(tasks: u64) -> Vec<TaskView> {
                 used: Nanos::ZERO,
                 hints: Hints {
                     priority: Priority::new(signed % 7 - 3).unwrap(),
-                    utilization: Utilization::new(1 + signed % 100).unwrap(),
+                    share: Share::new(1 + signed % 100).unwrap(),
                     deadline: (n % 3 == 0).then(|| Deadline::from_micros(1 + signed % 9_999).unwrap()),
                     laxity: (n % 4 == 0).then(|| Laxity::new(signed % 9_999, -1, 5).unwrap()),
                 },
                 nice: i8::try_from(signed % 39 - 19).unwrap(),
                 focused: n / 4 == 3,
-                change_cost: Nanos::ZERO,
+                switch_cost: Nanos::ZERO,
             }
         })
         .collect();

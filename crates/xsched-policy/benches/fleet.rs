@@ -84,7 +84,7 @@ fn shares(quick: bool) {
     println!("largest error of a share, in points, at levels 1, 2 and 3");
     for shares in [&[50, 50][..], &[75, 25], &[60, 30, 10], &[90, 10]] {
         for name in ["UP", "PUP", "SPUP"] {
-            let hints: Vec<_> = shares.iter().map(|share| format!("utilization = {share}")).collect();
+            let hints: Vec<_> = shares.iter().map(|share| format!("share = {share}")).collect();
             let targets: Vec<_> = shares.iter().map(|share| f64::from(*share)).collect();
             print_errors(name, &format!("{shares:?}"), &hints, &targets, quick);
         }

@@ -23,14 +23,14 @@ pub struct TaskView {
     pub ready_since: Nanos,
     /// Device time it has had since it was made; never goes back.
     pub used: Nanos,
-    /// Its wishes, with inherited priority already applied.
+    /// Its hint_request, with inherited priority already applied.
     pub hints: Hints,
     /// Its process's CPU nice value, -20 to 19.
     pub nice: i8,
     /// Its process owns the window that has the focus.
     pub focused: bool,
     /// What it costs to take the device from it and to give it back.
-    pub change_cost: Nanos,
+    pub switch_cost: Nanos,
 }
 
 /// What a task may do until the next decision.
@@ -39,14 +39,14 @@ pub enum Grant {
     /// Stopped. An idle task with this grant waits at the gate when it becomes ready, until the next decision.
     #[default]
     Hold,
-    /// May run, but somebody else may take its place: its work in flight is kept short.
-    Paced,
-    /// May run, and nobody here could take its place as things stand: its work in flight needs no limit.
-    Unpaced,
+    /// May run, but another task may preempt it: its work in flight is limited.
+    Throttled,
+    /// May run, and no task of this snapshot could preempt it: its work in flight needs no limit.
+    Unthrottled,
 }
 
 impl Grant {
-    /// Paced or unpaced.
+    /// Whether the task may run, throttled or not.
     #[must_use]
     pub const fn runs(self) -> bool {
         !matches!(self, Self::Hold)
@@ -110,7 +110,7 @@ impl Params {
     /// The same on devices where a change costs `cost`: turns of the usual length become long enough to be worth one.
     /// A length that somebody chose stays.
     #[must_use]
-    pub fn where_change_costs(mut self, cost: Nanos) -> Self {
+    pub fn for_switch_cost(mut self, cost: Nanos) -> Self {
         let long_enough = i64::try_from(cost.0.saturating_mul(TURN_IN_CHANGES) / 1_000).unwrap_or(i64::MAX);
         if self.timeslice == Timeslice::DEFAULT
             && let Ok(turn) = Timeslice::from_micros(long_enough)

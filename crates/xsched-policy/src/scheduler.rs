@@ -102,8 +102,8 @@ impl Scheduler {
         let mut begin = 0;
         for run in tasks.chunk_by(|a, b| a.device == b.device) {
             let index = self.domain(run[0].device);
-            let dearest = run.iter().map(|task| task.change_cost).max().unwrap_or_default();
-            self.domains[index].configure(self.params.where_change_costs(dearest));
+            let dearest = run.iter().map(|task| task.switch_cost).max().unwrap_or_default();
+            self.domains[index].configure(self.params.for_switch_cost(dearest));
             self.part.reset(run.len());
             self.domains[index].policy.decide(now, run, &mut self.part);
             for (offset, &grant) in self.part.grants().iter().enumerate() {
@@ -202,14 +202,14 @@ mod tests {
     fn devices_are_decided_for_one_by_one() {
         let tasks = [task(0, 2, 1), task(0, 3, 0), task(7, 1, -5)];
         let out = decide(&mut scheduler("HPF"), &tasks);
-        assert_eq!(out.grants(), [Grant::Unpaced, Grant::Hold, Grant::Unpaced]);
+        assert_eq!(out.grants(), [Grant::Unthrottled, Grant::Hold, Grant::Unthrottled]);
     }
 
     #[test]
     fn a_policy_for_the_machine_sees_all_devices_and_answers_in_the_order_of_the_snapshot() {
         let mut scheduler = scheduler("HHPF");
         let tasks = [task(0, 2, 1), task(0, 5, 9), task(7, 1, -5), task(7, 3, 9)];
-        let expected = [Grant::Hold, Grant::Unpaced, Grant::Hold, Grant::Unpaced];
+        let expected = [Grant::Hold, Grant::Unthrottled, Grant::Hold, Grant::Unthrottled];
         assert_eq!(decide(&mut scheduler, &tasks).grants(), expected);
         let moved = [task(0, 1, -5), task(0, 3, 9), task(7, 2, 1), task(7, 5, 9)];
         assert_eq!(decide(&mut scheduler, &moved).grants(), expected);
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn where_changes_are_dear_turns_are_longer_unless_somebody_chose_their_length() {
         let mut scheduler = scheduler("CFS");
-        let dear = |id| TaskView { change_cost: Nanos::from_micros(800), ..task(0, id, 0) };
+        let dear = |id| TaskView { switch_cost: Nanos::from_micros(800), ..task(0, id, 0) };
         let tasks = [dear(1), dear(2), task(1, 3, 0), task(1, 4, 0)];
         let turn = |scheduler: &mut Scheduler, tasks| {
             decide(scheduler, tasks).next_look().unwrap() - Nanos::from_secs(1)

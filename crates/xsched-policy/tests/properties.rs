@@ -3,9 +3,7 @@
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use xsched_core::{
-    Deadline, DeviceId, Hints, Laxity, Nanos, Priority, ProcessId, TaskId, Timeslice, Utilization,
-};
+use xsched_core::{Deadline, DeviceId, Hints, Laxity, Nanos, Priority, ProcessId, Share, TaskId, Timeslice};
 use xsched_policy::{Decision, Grant, POLICIES, Params, PolicyInfo, Scheduler, Scope, TaskView};
 
 /// One thing that happens.
@@ -26,9 +24,9 @@ fn hints() -> impl Strategy<Value = Hints> {
     let priority = prop_oneof![1 => Just(-256), 6 => -255_i64..=255, 3 => -2_i64..=2];
     let deadline = option::of(1_i64..100_000);
     let laxity = option::of((0_i64..100_000, -255_i64..=255, -255_i64..=255));
-    (priority, 0_i64..=100, deadline, laxity).prop_map(|(priority, utilization, deadline, laxity)| Hints {
+    (priority, 0_i64..=100, deadline, laxity).prop_map(|(priority, share, deadline, laxity)| Hints {
         priority: Priority::new(priority).unwrap(),
-        utilization: Utilization::new(utilization).unwrap(),
+        share: Share::new(share).unwrap(),
         deadline: deadline.map(|us| Deadline::from_micros(us).unwrap()),
         laxity: laxity.map(|(span, lax, critical)| Laxity::new(span, lax, critical).unwrap()),
     })
@@ -159,7 +157,7 @@ impl World {
 
     /// May run at some time under this policy.
     fn runnable(&self, task: &TaskView) -> bool {
-        let has_quota = task.hints.utilization.percent() > 0;
+        let has_quota = task.hints.share.percent() > 0;
         task.hints.priority != Priority::NO_EXECUTE && (self.scheduler.policy().name != "SPUP" || has_quota)
     }
 
@@ -182,7 +180,7 @@ impl World {
             if policy.work_conserving {
                 assert!(runs || !waits, "{policy:?} lets a device stand idle: {domain:?}");
                 if let [(_, grant)] = can[..] {
-                    assert_eq!(*grant, Grant::Unpaced, "{policy:?} holds a lonely task back: {domain:?}");
+                    assert_eq!(*grant, Grant::Unthrottled, "{policy:?} holds a lonely task back: {domain:?}");
                 }
             } else {
                 assert!(runs || !waits || look.is_some(), "{policy:?} forgets who waits: {domain:?}");
@@ -267,16 +265,16 @@ proptest! {
     }
 }
 
-/// The longest any of the tasks (utilization, priority, process, length of its commands in microseconds), always ready,
+/// The longest any of the tasks (share, priority, process, length of its commands in microseconds), always ready,
 /// goes without a grant, with turns of 100 us.
 fn longest_wait(policy: &str, crowd: &[(i64, i64, u32, u64)]) -> Nanos {
     let mut world = World::new(PolicyInfo::find(policy).unwrap());
     let timeslice = Timeslice::from_micros(100).unwrap();
     world.happen(&Event::Configure(Params { timeslice, ..Params::default() }));
-    for &(utilization, priority, process, _) in crowd {
+    for &(share, priority, process, _) in crowd {
         let priority = Priority::new(priority).unwrap();
-        let utilization = Utilization::new(utilization).unwrap();
-        let hints = Hints { priority, utilization, ..Hints::default() };
+        let share = Share::new(share).unwrap();
+        let hints = Hints { priority, share, ..Hints::default() };
         world.happen(&Event::Arrive { device: 0, process, hints, ready: true });
     }
     let mut granted_at = vec![world.now; crowd.len()];

@@ -22,7 +22,7 @@ device = "gpu"
 arrival.periodic = { every = "10ms", jitter = "1ms" }
 command = "1ms"
 priority = "high"
-utilization = 50
+share = 50
 deadline = "5ms"
 laxity = { span = "1ms", lax = 0, critical = 10 }
 nice = 0
@@ -127,11 +127,7 @@ const HINTS: &[Case] = &[
     ),
     ("\"high\"", "\"urgent\"", "line 19: `priority`: priority `urgent` is out of range: allowed is -256"),
     ("\"high\"", "1.5", "line 19: `priority`: invalid type: floating point `1.5`, expected a priority: -256"),
-    (
-        "utilization = 50",
-        "utilization = 101",
-        "line 20: `utilization`: utilization 101 is out of range: allowed is 0 to 100",
-    ),
+    ("share = 50", "share = 101", "line 20: `share`: share 101 is out of range: allowed is 0 to 100"),
     (
         "deadline = \"5ms\"",
         "deadline = \"0ms\"",

@@ -156,7 +156,7 @@ fn a_policy_of_ones_own_decides_for_each_device_or_for_the_machine() {
         fn decide(&mut self, _now: Nanos, tasks: &[TaskView], out: &mut Decision) {
             assert!(tasks.is_sorted_by_key(|task| task.id));
             if let Some(first) = tasks.iter().position(|task| task.ready) {
-                out.grant(first, xsched_policy::Grant::Paced);
+                out.grant(first, xsched_policy::Grant::Throttled);
             }
         }
     }
@@ -311,7 +311,7 @@ const SHARES: [&[u8]; 4] = [&[50, 50], &[75, 25], &[60, 30, 10], &[90, 10]];
 fn shares_are_within_a_point_of_what_was_asked_for() {
     for name in ["UP", "PUP", "SPUP"] {
         for (shares, level) in SHARES.iter().flat_map(|shares| [1, 2, 3].map(|level| (shares, level))) {
-            let hints: Vec<_> = shares.iter().map(|share| format!("utilization = {share}")).collect();
+            let hints: Vec<_> = shares.iter().map(|share| format!("share = {share}")).collect();
             let targets: Vec<_> = shares.iter().map(|share| f64::from(*share)).collect();
             let report = simulate::run(&busy(level, &hints), policy(name));
             let error = share_error(&report, &targets);
@@ -425,7 +425,7 @@ proptest! {
             arrival.closed = {{ think = "1ms" }}
             commands = 4
             command.lognormal = {{ median = "2ms", sigma = 1.0 }}
-            utilization = 30
+            share = 30
             laxity = {{ span = "5ms", lax = 0, critical = 50 }}
             [[task]]
             name = "regular"

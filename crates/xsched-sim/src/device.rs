@@ -232,7 +232,7 @@ impl Attachment {
     /// Sleeps until `look` finds its goal reached (true) or the time is up (false).
     ///
     /// Nothing changes before the next event, and the goal is not reached before the time `look` tells: so nobody has
-    /// to wake before the later of the two, unless the bell rings.
+    /// to wake before the later of the two, unless the notifier rings.
     pub(crate) fn wait(
         &self,
         deadline: Nanos,
@@ -250,7 +250,7 @@ impl Attachment {
                 return Ok(false);
             }
             let event = guard.next_event().unwrap_or(Nanos::MAX);
-            let contended = guard.live_contexts().any(|c| c != self.context.index && guard.has_work(c));
+            let contended = guard.live_contexts().any(|c| c != self.context.index && guard.set_has_work(c));
             let look_again = now + if contended { INSPECTION } else { HEARTBEAT };
             let heard = guard.listen(marks_too);
             drop(guard);

@@ -69,7 +69,7 @@ impl SimQueue {
         self.attachment.wait(Nanos::MAX, push).map(|_| ())
     }
 
-    /// Waits until the model has come to `time`.
+    /// Dependencies until the model has come to `time`.
     fn wait_until(&self, time: Nanos) -> Result<(), SimError> {
         let look =
             |model: &mut Model| Ok(if model.now() >= time { Goal::Reached } else { Goal::NotBefore(time) });

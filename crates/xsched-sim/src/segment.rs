@@ -162,7 +162,7 @@ impl Segment {
         &self.layout().boards[queue as usize % QUEUES]
     }
 
-    /// Sleeps until the bell rings or the time comes; see [`Doorbell::sleep`].
+    /// Sleeps until the notifier rings or the time comes; see [`Doorbell::sleep`].
     pub(crate) fn sleep(&self, heard: u32, until: Nanos) {
         self.layout().doorbell.sleep(heard, until);
     }

@@ -11,7 +11,7 @@ use rustix::thread::futex::{self, Timespec};
 use rustix::thread::{current_timer_slack, set_current_timer_slack};
 use xsched_core::Nanos;
 
-/// Waits until the word differs from `seen`, somebody wakes, or the time comes; says whether it was woken or changed.
+/// Dependencies until the word differs from `seen`, somebody wakes, or the time comes; says whether it was woken or changed.
 pub(crate) fn wait_on(word: &AtomicU32, seen: u32, until: Nanos) -> bool {
     let limit = timespec(until);
     let waited = futex::wait_bitset(word, futex::Flags::empty(), seen, Some(&limit), NonZeroU32::MAX);
@@ -45,7 +45,7 @@ impl Doorbell {
         self.0.fetch_or(bits, Ordering::Relaxed) | bits
     }
 
-    /// Sleeps until the bell rings after `heard` was given out, or the time comes.
+    /// Sleeps until the notifier rings after `heard` was given out, or the time comes.
     pub(crate) fn sleep(&self, heard: u32, until: Nanos) {
         let _sharp = SharpTimers::new();
         wait_on(&self.0, heard, until);
@@ -103,28 +103,28 @@ mod tests {
 
     #[test]
     fn a_ring_between_listening_and_sleeping_is_heard() {
-        let bell = Doorbell(AtomicU32::new(0));
+        let notifier = Doorbell(AtomicU32::new(0));
         for (marks_too, what) in [(false, Ring::Change), (true, Ring::Change), (true, Ring::Mark)] {
-            let heard = bell.listen(marks_too);
-            bell.ring(what);
+            let heard = notifier.listen(marks_too);
+            notifier.ring(what);
             // Would never end otherwise.
-            bell.sleep(heard, Nanos::MAX);
+            notifier.sleep(heard, Nanos::MAX);
         }
     }
 
     #[test]
     fn marks_do_not_wake_who_does_not_wait_for_one() {
-        let bell = Doorbell(AtomicU32::new(0));
-        let heard = bell.listen(false);
-        bell.ring(Ring::Mark);
-        assert_eq!(bell.0.load(Ordering::Relaxed), heard);
+        let notifier = Doorbell(AtomicU32::new(0));
+        let heard = notifier.listen(false);
+        notifier.ring(Ring::Mark);
+        assert_eq!(notifier.0.load(Ordering::Relaxed), heard);
     }
 
     #[test]
     fn the_thread_gets_its_timer_slack_back() {
         let before = current_timer_slack().unwrap();
-        let bell = Doorbell(AtomicU32::new(0));
-        bell.sleep(0, Nanos::now());
+        let notifier = Doorbell(AtomicU32::new(0));
+        notifier.sleep(0, Nanos::now());
         assert_eq!(current_timer_slack().unwrap(), before);
     }
 }

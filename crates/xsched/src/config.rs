@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use toml::Spanned;
-use xsched_core::{Priority, Timeslice, Utilization};
+use xsched_core::{Priority, Share, Timeslice};
 use xsched_ipc::service::{Glob, Limit, Limits, Options, Rule};
 use xsched_policy::{Params, PolicyInfo};
 
@@ -43,7 +43,7 @@ pub(crate) struct Defaults {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LimitsSection {
     max_priority: Option<PriorityValue>,
-    max_utilization: Option<UtilizationValue>,
+    max_share: Option<ShareValue>,
     #[serde(rename = "for")]
     exceptions: Vec<Spanned<LimitEntry>>,
 }
@@ -54,7 +54,7 @@ struct LimitEntry {
     user: Option<User>,
     group: Option<Group>,
     max_priority: Option<PriorityValue>,
-    max_utilization: Option<UtilizationValue>,
+    max_share: Option<ShareValue>,
 }
 
 #[derive(Debug, serde::Deserialize)]
@@ -63,7 +63,7 @@ struct RuleEntry {
     executable: Option<String>,
     cgroup: Option<String>,
     priority: Option<PriorityValue>,
-    utilization: Option<UtilizationValue>,
+    share: Option<ShareValue>,
 }
 
 /// A value that is checked while it is read.
@@ -129,9 +129,9 @@ checked!(
     |text| text.parse::<Priority>().map_err(|error| error.to_string())
 );
 checked!(
-    UtilizationValue(Utilization),
+    ShareValue(Share),
     "0 to 100 (percent)",
-    |n| Utilization::new(n).map_err(|error| error.to_string()),
+    |n| Share::new(n).map_err(|error| error.to_string()),
     |text| no_text("0 to 100 (percent)", text)
 );
 checked!(
@@ -222,16 +222,14 @@ pub(crate) fn usual_file() -> Option<PathBuf> {
 
 impl LimitsSection {
     fn limits(&self) -> Limits {
-        let limit = |priority: Option<PriorityValue>,
-                     utilization: Option<UtilizationValue>,
-                     otherwise: Limit| Limit {
+        let limit = |priority: Option<PriorityValue>, share: Option<ShareValue>, otherwise: Limit| Limit {
             priority: priority.map_or(otherwise.priority, |priority| priority.0),
-            utilization: utilization.map_or(otherwise.utilization, |utilization| utilization.0),
+            share: share.map_or(otherwise.share, |share| share.0),
         };
-        let default = limit(self.max_priority, self.max_utilization, Limit::default());
+        let default = limit(self.max_priority, self.max_share, Limit::default());
         let mut limits = Limits { default, ..Limits::default() };
         for entry in self.exceptions.iter().map(Spanned::get_ref) {
-            let limit = limit(entry.max_priority, entry.max_utilization, default);
+            let limit = limit(entry.max_priority, entry.max_share, default);
             limits.users.extend(entry.user.map(|user| (user.0, limit)));
             limits.groups.extend(entry.group.map(|group| (group.0, limit)));
         }
@@ -245,7 +243,7 @@ impl RuleEntry {
             executable: self.executable.as_deref().map(Glob::new),
             cgroup: self.cgroup.as_deref().map(Glob::new),
             priority: self.priority.map(|priority| priority.0),
-            utilization: self.utilization.map(|utilization| utilization.0),
+            share: self.share.map(|share| share.0),
         }
     }
 }
@@ -281,8 +279,8 @@ fn parse(text: &str) -> Result<Content, Mistake> {
         if limit.user.is_some() == limit.group.is_some() {
             return Err(mistake(text, entry.span().start, "name either `user` or `group`"));
         }
-        if limit.max_priority.is_none() && limit.max_utilization.is_none() {
-            return Err(mistake(text, entry.span().start, "give `max_priority`, `max_utilization`, or both"));
+        if limit.max_priority.is_none() && limit.max_share.is_none() {
+            return Err(mistake(text, entry.span().start, "give `max_priority`, `max_share`, or both"));
         }
     }
     for entry in &content.rules {
@@ -290,8 +288,8 @@ fn parse(text: &str) -> Result<Content, Mistake> {
         if rule.executable.is_none() && rule.cgroup.is_none() {
             return Err(mistake(text, entry.span().start, "name an `executable`, a `cgroup`, or both"));
         }
-        if rule.priority.is_none() && rule.utilization.is_none() {
-            return Err(mistake(text, entry.span().start, "give a `priority`, a `utilization`, or both"));
+        if rule.priority.is_none() && rule.share.is_none() {
+            return Err(mistake(text, entry.span().start, "give a `priority`, a `share`, or both"));
         }
     }
     Ok(content)

@@ -9,7 +9,7 @@ use xsched_ipc::protocol::{Status, TaskStatus};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Rates {
     /// Part of the time it had the device, 0 to 1.
-    pub(crate) share: f64,
+    pub(crate) utilization: f64,
     /// Part of the time it had work and was held at the gate, 0 to 1.
     pub(crate) held: f64,
     /// None while the task is alone on its device: then its launches are not counted.
@@ -44,7 +44,7 @@ fn rates(before: &TaskStatus, now: &TaskStatus, elapsed_ns: f64, alone: bool) ->
     let per_s = |before: u64, now: u64| now.saturating_sub(before) as f64 * 1e9 / elapsed_ns;
     let launches = per_s(before.launches, now.launches);
     Rates {
-        share: part(before.used_ns, now.used_ns),
+        utilization: part(before.used_ns, now.used_ns),
         held: part(before.held_ns, now.held_ns),
         launches_per_s: (!alone || launches > 0.0).then_some(launches),
         preemptions_per_s: per_s(before.preemptions, now.preemptions),
@@ -84,7 +84,7 @@ mod tests {
         let new = look(1, 500_000_000, vec![task(1, 250_000_100, 60), task(2, 0, 0), task(3, 0, 0)]);
         let rates = between(&old, &new);
         let expected =
-            Rates { share: 0.5, held: 0.25, launches_per_s: Some(100.0), preemptions_per_s: 100.0 };
+            Rates { utilization: 0.5, held: 0.25, launches_per_s: Some(100.0), preemptions_per_s: 100.0 };
         assert_eq!(rates[&1], expected);
         assert_eq!(rates[&2], Rates { launches_per_s: Some(0.0), ..Rates::default() });
         assert!(!rates.contains_key(&3), "a task that just came has no rates yet");
@@ -110,6 +110,6 @@ mod tests {
     fn nobody_has_more_than_the_whole_device() {
         let old = look(1, 0, vec![task(1, 0, 0)]);
         let new = look(1, 10, vec![task(1, 1000, 0)]);
-        assert!((between(&old, &new)[&1].share - 1.0).abs() < f64::EPSILON);
+        assert!((between(&old, &new)[&1].utilization - 1.0).abs() < f64::EPSILON);
     }
 }

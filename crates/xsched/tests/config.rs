@@ -24,16 +24,13 @@ fn every_mistake_is_found_where_it_is() {
             "[limits]\nmax_prio = 5",
             ":2:1: max_prio: unknown field `max_prio`, expected one of `max_priority`",
         ),
-        (
-            "[limits]\nmax_utilization = \"all\"",
-            ":2:19: max_utilization: \"all\" is not a number: allowed is 0 to 100",
-        ),
+        ("[limits]\nmax_share = \"all\"", ":2:13: max_share: \"all\" is not a number: allowed is 0 to 100"),
         (
             "[[limits.for]]\nuser = \"nobody-of-that-name\"",
             ":2:8: user: there is no user \"nobody-of-that-name\"",
         ),
         ("[[limits.for]]\nmax_priority = 5", ":1:1: name either `user` or `group`"),
-        ("[[rules]]\nexecutable = \"a\"", ":1:1: give a `priority`, a `utilization`, or both"),
+        ("[[rules]]\nexecutable = \"a\"", ":1:1: give a `priority`, a `share`, or both"),
         ("[[rules]]\npriority = 5", ":1:1: name an `executable`, a `cgroup`, or both"),
         (
             "[defaults]\npolicy = true",
@@ -48,17 +45,13 @@ fn every_mistake_is_found_where_it_is() {
 #[test]
 fn a_file_without_mistakes_is_shown_as_it_is_meant() {
     let text = "[defaults]\npolicy = \"CFS\"\n[limits]\nmax_priority = \"low\"\n[[limits.for]]\nuser = 1000\n\
-                max_utilization = 30\n[[rules]]\ncgroup = \"/batch*\"\npriority = \"low\"\n";
+                max_share = 30\n[[rules]]\ncgroup = \"/batch*\"\npriority = \"low\"\n";
     config("check", text).success().stdout(predicate::str::contains("no mistakes"));
     let shown = config("show", text).success();
     let shown = String::from_utf8(shown.get_output().stdout.clone()).unwrap();
-    for line in [
-        "policy = \"fair\"",
-        "user = 1000",
-        "max_priority = -100",
-        "max_utilization = 30",
-        "cgroup = \"/batch*\"",
-    ] {
+    for line in
+        ["policy = \"fair\"", "user = 1000", "max_priority = -100", "max_share = 30", "cgroup = \"/batch*\""]
+    {
         assert!(shown.lines().any(|other| other == line), "{line} is not in\n{shown}");
     }
     // What it prints means the same again.

@@ -17,7 +17,7 @@ use machine::Machine;
 use measured::{claim, measured, percentile, tell};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
-use xsched_ipc::protocol::{Reply, Request, Target, TaskState, Wishes};
+use xsched_ipc::protocol::{HintRequest, Reply, Request, Target, TaskState};
 
 const LEVELS: [&[&str]; 3] = [&["--level", "1"], &["--level", "2"], &[]];
 
@@ -245,8 +245,11 @@ fn streams_of_different_importance_that_wait_for_each_other_come_to_their_end() 
         eventually("its queues are known", || its_queues().count() == 2);
         for (n, queue) in its_queues().enumerate() {
             let priority = Some(if n == important { 100 } else { -100 });
-            let wishes = Wishes { priority, ..Wishes::default() };
-            assert_eq!(machine.stage.ask(&Request::SetQueue { queue: queue.handle, wishes }), Reply::Done);
+            let hint_request = HintRequest { priority, ..HintRequest::default() };
+            assert_eq!(
+                machine.stage.ask(&Request::SetQueue { queue: queue.handle, hint_request }),
+                Reply::Done
+            );
         }
         program.tell();
         assert_eq!(program.line(), "200");

@@ -18,7 +18,7 @@ use machine::Machine;
 use measured::{claim, measured, percentile};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
-use xsched_ipc::protocol::{Reply, Request, Status, TaskState, TaskStatus, Wishes};
+use xsched_ipc::protocol::{HintRequest, Reply, Request, Status, TaskState, TaskStatus};
 
 fn said(mut command: Command) -> String {
     let output = command.output().unwrap();
@@ -79,8 +79,8 @@ fn a_queue_with_a_priority_of_its_own_is_a_task_of_its_own() {
         eventually("both have come", || machine.stage.status().queues.len() == 2);
         let equal = rounds();
         let queue = machine.stage.status().queues[0].handle;
-        let wishes = Wishes { priority: Some(50), ..Wishes::default() };
-        assert_eq!(machine.stage.ask(&Request::SetQueue { queue, wishes }), Reply::Done);
+        let hint_request = HintRequest { priority: Some(50), ..HintRequest::default() };
+        assert_eq!(machine.stage.ask(&Request::SetQueue { queue, hint_request }), Reply::Done);
         let tasks = machine.stage.status().tasks;
         let own: Vec<_> = tasks.iter().filter(|task| task.own).collect();
         assert_eq!((tasks.len(), own.len(), own[0].priority, own[0].queues), (2, 1, 50, 1), "{tasks:?}");
@@ -109,8 +109,8 @@ fn a_stream_with_pauses_and_a_priority_of_its_own_is_served_first_each_time() {
         eventually("both have come", || machine.stage.status().queues.len() == 2);
         let equal = middle();
         let queue = machine.stage.status().queues.iter().map(|queue| queue.handle).min().unwrap();
-        let wishes = Wishes { priority: Some(50), ..Wishes::default() };
-        assert_eq!(machine.stage.ask(&Request::SetQueue { queue, wishes }), Reply::Done);
+        let hint_request = HintRequest { priority: Some(50), ..HintRequest::default() };
+        assert_eq!(machine.stage.ask(&Request::SetQueue { queue, hint_request }), Reply::Done);
         let first = middle();
         println!("requests of 8 ms: {equal} us beside an equal, {first} us with priority");
         claim(4 * first < 3 * equal, || {

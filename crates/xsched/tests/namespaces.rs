@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use stage::{Stage, eventually};
-use xsched_ipc::protocol::{Reply, Request, Target, TaskStatus, Wishes};
+use xsched_ipc::protocol::{HintRequest, Reply, Request, Target, TaskStatus};
 
 /// A command in front of a program, which then has process numbers of its own.
 const APART: [&str; 4] = ["unshare", "--pid", "--fork", "--kill-child"];
@@ -77,8 +77,8 @@ fn a_service_in_a_container_schedules_programs_that_it_cannot_see() {
     assert!(a.pid >= NOBODYS && b.pid >= NOBODYS && a.pid != b.pid, "{a:?} {b:?}");
 
     // By those numbers they can be spoken of, and one holds the other back.
-    let wishes = Wishes { priority: Some(10), ..Wishes::default() };
-    assert_eq!(stage.ask(&Request::Set { target: Target::Pid(b.pid), wishes }), Reply::Done);
+    let hint_request = HintRequest { priority: Some(10), ..HintRequest::default() };
+    assert_eq!(stage.ask(&Request::Set { target: Target::Pid(b.pid), hint_request }), Reply::Done);
     let held = |name: &str| {
         stage.status().queues.iter().any(|queue| queue.suspended && queue.pid == pid(&stage, name))
     };

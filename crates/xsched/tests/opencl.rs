@@ -23,7 +23,7 @@ use measured::{claim, measured_on_the_processor};
 use opencl_stage::{QUIET, alone, assert_same, leave_out, programs};
 use stage::{Stage, eventually};
 use xsched_core::{DeviceId, DeviceKind};
-use xsched_ipc::protocol::{Reply, Request, Target, TaskState, Wishes};
+use xsched_ipc::protocol::{HintRequest, Reply, Request, Target, TaskState};
 
 #[test]
 fn programs_do_the_same_linked_and_opened() {
@@ -128,8 +128,8 @@ fn queues_of_different_importance_that_wait_for_each_other_do_not_get_stuck() {
         eventually("its queues are known", || its_queues().count() == 3);
         for (n, queue) in its_queues().enumerate() {
             let priority = Some(if n == important { 100 } else { -100 });
-            let wishes = Wishes { priority, ..Wishes::default() };
-            assert_eq!(stage.ask(&Request::SetQueue { queue: queue.handle, wishes }), Reply::Done);
+            let hint_request = HintRequest { priority, ..HintRequest::default() };
+            assert_eq!(stage.ask(&Request::SetQueue { queue: queue.handle, hint_request }), Reply::Done);
         }
         program.child.stdin.take().unwrap().write_all(b"\n").unwrap();
         assert_eq!(program.rest(), ["round 0", "round 1", "round 2"]);

@@ -27,7 +27,7 @@ fn assert_same(stage: &Stage, command: &[&str]) -> String {
     direct.0
 }
 
-/// Waits for a line of a program's output.
+/// Dependencies for a line of a program's output.
 fn wait_for_line(child: &mut Child, expected: &str) -> BufReader<std::process::ChildStdout> {
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
@@ -171,7 +171,7 @@ fn own_failures_have_the_statuses_of_env_and_nice() {
 #[test]
 fn wishes_reach_the_program_and_the_service() {
     let stage = Stage::with_service();
-    let wishes = [
+    let hint_request = [
         "--priority",
         "-7",
         "--share",
@@ -187,7 +187,7 @@ fn wishes_reach_the_program_and_the_service() {
         "--name",
         "the one",
     ];
-    let output = stage.run(&wishes, &["env"]).env("LD_PRELOAD", "").output().unwrap();
+    let output = stage.run(&hint_request, &["env"]).env("LD_PRELOAD", "").output().unwrap();
     let variables = String::from_utf8(output.stdout).unwrap();
     for expected in [
         "XSCHED_SCHEDULER=GLB",
@@ -202,13 +202,17 @@ fn wishes_reach_the_program_and_the_service() {
     ] {
         assert!(variables.lines().any(|line| line == expected), "{expected} is missing in\n{variables}");
     }
-    let mut program =
-        stage.run(&wishes, &["family", "late"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut program = stage
+        .run(&hint_request, &["family", "late"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let _output = wait_for_line(&mut program, "begun");
     eventually("it is scheduled", || task(&stage.status().tasks, "the one").is_some());
     let status = stage.status();
     let task = task(&status.tasks, "the one").unwrap();
-    assert_eq!((task.priority, task.utilization), (-7, 30));
+    assert_eq!((task.priority, task.share), (-7, 30));
     assert_eq!((task.deadline_us, task.laxity_us, task.pid), (Some(5_000), Some(2_000), program.id()));
     assert_eq!(status.queues[0].level, 2);
     program.stdin.take().unwrap().write_all(b"\n").unwrap();

@@ -197,7 +197,7 @@ impl Listener {
         }
     }
 
-    /// Waits for an event like this one. Launches on the way are added up.
+    /// Dependencies for an event like this one. Launches on the way are added up.
     fn hear(&mut self, mut wanted: impl FnMut(&What, &HashMap<u64, u64>) -> bool) {
         let mut heard = false;
         while !heard {
@@ -246,7 +246,7 @@ fn launches_and_waits_of_each_queue_are_in_the_trace() {
         }
         _ => false,
     });
-    // These ring no bell.
+    // These ring no notifier.
     for _ in 0..4 {
         program.busy(low);
     }

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
-use xsched_ipc::protocol::{Reply, Request, Status, Target, TaskState, TaskStatus, Wishes};
+use xsched_ipc::protocol::{HintRequest, Reply, Request, Status, Target, TaskState, TaskStatus};
 
 use fake_service::FakeService;
 
@@ -42,7 +42,7 @@ impl World {
     fn answer(&mut self, request: &Request) -> Vec<Reply> {
         match request {
             Request::Status => self.status(),
-            Request::Set { target, wishes } if is_train(target) => match wishes.priority {
+            Request::Set { target, hint_request } if is_train(target) => match hint_request.priority {
                 Some(priority) if priority > 0 => refuse("raising above normal is for the group xsched"),
                 priority => {
                     self.priority = priority.map_or(self.priority, |n| i16::try_from(n).unwrap());
@@ -77,7 +77,7 @@ impl World {
             cmdline: "python serve.py --port 80".into(),
             device,
             priority: 100,
-            utilization: 100,
+            share: 100,
             state: TaskState::Running,
             launches: seconds * 20_000,
             used_ns: seconds * second / 4 * 3,
@@ -122,8 +122,8 @@ fn refuse(why: &str) -> Vec<Reply> {
     vec![Reply::Refused { why: why.into() }]
 }
 
-fn set(wishes: Wishes) -> Request {
-    Request::Set { target: Target::Name("train".into()), wishes }
+fn set(hint_request: HintRequest) -> Request {
+    Request::Set { target: Target::Name("train".into()), hint_request }
 }
 
 #[test]
@@ -194,16 +194,20 @@ fn set_says_what_changed() {
     xsched(&service).args(["set", "train", "--deadline", "none", "--laxity", "none"]).assert().success();
     xsched(&service).args(["set", "train", "--laxity", "2ms"]).assert().success();
     let expected = [
-        set(Wishes { priority: Some(-7), ..Wishes::default() }),
-        set(Wishes { priority: Some(-7), utilization: Some(100), ..Wishes::default() }),
+        set(HintRequest { priority: Some(-7), ..HintRequest::default() }),
+        set(HintRequest { priority: Some(-7), share: Some(100), ..HintRequest::default() }),
         Request::Suspend(Target::Name("train".into())),
         Request::Set {
             target: Target::Pid(42),
-            wishes: Wishes { deadline_us: Some(5_000), laxity: Some((200, -100, 100)), ..Wishes::default() },
+            hint_request: HintRequest {
+                deadline_us: Some(5_000),
+                laxity: Some((200, -100, 100)),
+                ..HintRequest::default()
+            },
         },
         Request::Resume(Target::Pid(42)),
-        set(Wishes { deadline_us: Some(-1), laxity: Some((-1, 0, 0)), ..Wishes::default() }),
-        set(Wishes { laxity: Some((2_000, -7, 255)), ..Wishes::default() }),
+        set(HintRequest { deadline_us: Some(-1), laxity: Some((-1, 0, 0)), ..HintRequest::default() }),
+        set(HintRequest { laxity: Some((2_000, -7, 255)), ..HintRequest::default() }),
     ];
     assert_eq!(service.orders(), expected);
 }
@@ -228,7 +232,7 @@ fn what_is_out_of_range_is_refused_before_anyone_is_asked() {
     for (args, expected) in [
         (&["--priority", "256"][..], "priority 256 is out of range: allowed is -256 (never run) to 255"),
         (&["--priority", "urgent"], "priority `urgent` is out of range"),
-        (&["--share", "101"], "utilization 101 is out of range: allowed is 0 to 100 (percent)"),
+        (&["--share", "101"], "share 101 is out of range: allowed is 0 to 100 (percent)"),
         (&["--deadline", "0us"], "deadline 0 is out of range"),
         (&["--deadline", "5"], "`5` is not a time"),
         (&["--suspend", "--resume"], "cannot be used with"),

@@ -39,7 +39,7 @@ fn end(context: Handle) -> Outcome {
         held.destroyed.insert(context);
     }
     ended.seat.wake();
-    held.announce(context);
+    held.mark_busy(context);
     drop(held);
     rm::free_channels(context);
     Ok(())
@@ -177,7 +177,7 @@ pub(crate) unsafe fn device(out: *mut c_int) -> Outcome {
     unsafe { put(out, device::ordinal(device)) }
 }
 
-/// Waits until everything that was given to the current context is done.
+/// Dependencies until everything that was given to the current context is done.
 pub(crate) fn synchronize() -> Outcome {
     let mut world = world()?;
     let context = world.current()?;

@@ -115,7 +115,7 @@ impl Executor {
             self.consumed = last.used;
         }
         if progress {
-            world.announce(self.context);
+            world.mark_busy(self.context);
         }
         self.next_look(world, last, still.is_some())
     }
@@ -240,7 +240,7 @@ impl Executor {
                         if let Some(its) = world.streams.get_mut(&stream) {
                             its.held_until = now();
                         }
-                        world.announce(0);
+                        world.mark_busy(0);
                     }
                 };
                 if without_signals(|| thread.spawn(call)).is_err() {

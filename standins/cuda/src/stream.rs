@@ -174,7 +174,7 @@ impl World {
     }
 }
 
-/// Waits until there is room in a stream.
+/// Dependencies until there is room in a stream.
 pub(crate) fn with_room(mut world: Held, stream: Handle) -> Result<Held, Code> {
     loop {
         match world.streams.get(&stream) {
@@ -186,7 +186,7 @@ pub(crate) fn with_room(mut world: Held, stream: Handle) -> Result<Held, Code> {
     }
 }
 
-/// Waits until streams have come that far.
+/// Dependencies until streams have come that far.
 pub(crate) fn wait_for(mut world: Held, until: &[(Handle, u64)]) -> Outcome {
     while !until.iter().all(|(stream, number)| world.has_done(*stream, *number)) {
         world = world.wait();
@@ -198,7 +198,7 @@ pub(crate) fn wait_for(mut world: Held, until: &[(Handle, u64)]) -> Outcome {
 /// gets anything into a stream while code is loaded, and that waits for what the context has to do.
 static LOADING: RwLock<()> = RwLock::new(());
 
-/// Waits until the current context has nothing to do. Nobody gives it anything meanwhile.
+/// Dependencies until the current context has nothing to do. Nobody gives it anything meanwhile.
 pub(crate) fn with_nothing_to_do<R>(work: impl FnOnce() -> Result<R, Code>) -> Result<R, Code> {
     let _nobody_submits = LOADING.write().unwrap_or_else(PoisonError::into_inner);
     let world = world()?;

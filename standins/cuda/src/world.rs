@@ -149,7 +149,7 @@ impl World {
     }
 
     /// Tells everybody that something has been done: those who wait for it, and the other contexts' executors.
-    pub(crate) fn announce(&self, by: Handle) {
+    pub(crate) fn mark_busy(&self, by: Handle) {
         ring();
         for context in self.contexts.keys().filter(|context| **context != by) {
             self.wake(*context);

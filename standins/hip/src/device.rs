@@ -307,7 +307,7 @@ pub(crate) extern "C" fn properties(place: *mut u8, device: c_int) -> Code {
     }))
 }
 
-/// Waits for everything on the device.
+/// Dependencies for everything on the device.
 pub(crate) extern "C" fn synchronize() -> Code {
     answer(current().and_then(|device| {
         let queues = device.queues.lock().unwrap_or_else(PoisonError::into_inner);

@@ -62,7 +62,7 @@ pub(crate) extern "C" fn free_on(memory: *mut c_void, stream: Handle) -> Code {
     free(memory)
 }
 
-/// Waits for the stream, then copies.
+/// Dependencies for the stream, then copies.
 pub(crate) extern "C" fn copy_on(
     to: *mut c_void,
     from: *const c_void,

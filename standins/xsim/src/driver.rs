@@ -74,7 +74,7 @@ pub(crate) unsafe extern "C" fn xsim_queue_progress(
     })
 }
 
-/// Waits until a marker was reported or the time is up.
+/// Dependencies until a marker was reported or the time is up.
 ///
 /// # Safety
 /// As for [`xsim_queue_device`].

@@ -76,7 +76,7 @@ pub(crate) unsafe extern "C" fn xsim_event_query(event: *mut Handle<Event>) -> C
     })
 }
 
-/// Waits until the place last recorded has been reached.
+/// Dependencies until the place last recorded has been reached.
 ///
 /// # Safety
 /// The handle is valid.

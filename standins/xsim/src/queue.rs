@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn xsim_launch(queue: *mut Handle<Queue>, length_ns
     answer(|| Ok(unsafe { handle::get(queue) }?.0.sim.launch(Duration::from_nanos(length_ns))?))
 }
 
-/// Waits until everything launched has finished.
+/// Dependencies until everything launched has finished.
 ///
 /// # Safety
 /// As for [`xsim_launch`].

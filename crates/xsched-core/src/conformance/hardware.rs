@@ -87,7 +87,7 @@ pub fn queues_do_not_share_markers<S: Subject>(subject: &S) {
 pub fn threads_place_markers_of_their_own<S: Subject>(subject: &S) {
     const EACH: usize = 50;
     let queue = subject.queue();
-    if !queue.marks_from_any_thread() {
+    if !queue.can_mark_from_any_thread() {
         return;
     }
     let place = || {

@@ -71,7 +71,7 @@ macro_rules! conformance {
     };
 }
 
-/// Waits for something that must come, and fails the test if it does not.
+/// Dependencies for something that must come, and fails the test if it does not.
 pub(crate) fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let patience = Instant::now() + Duration::from_secs(30);
     while !happened() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Subject, eventually};
 use crate::{
-    Gate, Level, LevelRequest, Limit, Nanos, Order, Outcome, QueueId, QueueState, Resume, Suspend, Unlinked,
-    XQueue,
+    Gate, Level, LevelRequest, Limit, Nanos, NoScheduler, Order, Outcome, QueueId, QueueState, Resume,
+    Suspend, XQueue,
 };
 use crate::{HwQueue, sync::Shared};
 
@@ -22,7 +22,7 @@ fn driven_on<Q: HwQueue + 'static>(hw: &Arc<Q>, level: LevelRequest) -> Arc<XQue
     let gate = Shared::from(Arc::new(Gate::default()));
     gate.count_all();
     let theirs: Arc<dyn HwQueue> = hw.clone();
-    Arc::new(XQueue::new(QueueId(1), theirs, gate, Arc::new(Unlinked), level).unwrap())
+    Arc::new(XQueue::new(QueueId(1), theirs, gate, Arc::new(NoScheduler), level).unwrap())
 }
 
 /// While suspended nothing is launched; afterwards everything is, once, in order.
@@ -86,7 +86,7 @@ pub fn suspending_waits_for_submitted_commands<S: Subject>(subject: &S) {
         queue.suspend(how).unwrap();
         assert_eq!(*log.lock().unwrap(), (0..20).collect::<Vec<_>>(), "{how:?}");
         assert_eq!(subject.finished(&hw), 1, "{how:?}");
-        assert!(queue.lane().gate().is_closed());
+        assert!(queue.launch_path().gate().is_closed());
         queue.resume(Resume::default()).unwrap();
         for ticket in &tickets {
             assert_eq!(queue.wait(ticket).unwrap(), Outcome::Completed);
@@ -135,7 +135,7 @@ pub fn a_missing_level_is_an_error_that_says_what_there_is<S: Subject>(subject: 
     let (queue, hw) = driven(subject, LevelRequest::Auto);
     let capabilities = hw.capabilities();
     for level in Level::ALL {
-        let answer = queue.lane().set_level(LevelRequest::Exactly(level));
+        let answer = queue.launch_path().set_level(LevelRequest::Exactly(level));
         match capabilities.cost(level) {
             Ok(_) => assert_eq!(answer.unwrap(), level),
             Err(reason) => {
@@ -152,8 +152,8 @@ pub fn a_missing_level_is_an_error_that_says_what_there_is<S: Subject>(subject: 
 pub fn a_paced_queue_completes_everything<S: Subject>(subject: &S) {
     for limit in [Limit::Budget(Nanos::from_micros(500)), Limit::Count { threshold: 4, batch_size: 2 }] {
         let (queue, hw) = driven(subject, LevelRequest::Auto);
-        queue.lane().set_limit(Some(limit));
-        queue.lane().gate().give(Order::Paced);
+        queue.launch_path().set_limit(Some(limit));
+        queue.launch_path().gate().give(Order::Throttled);
         std::thread::scope(|threads| {
             for _ in 0..2 {
                 threads.spawn(|| {

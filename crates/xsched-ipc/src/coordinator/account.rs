@@ -21,7 +21,7 @@ pub(super) struct Account {
     /// Let go, and not yet on the device again.
     pub(super) arriving: bool,
     /// What it costs to take the device from it and to give it back, as its program says.
-    pub(super) change_cost: Nanos,
+    pub(super) switch_cost: Nanos,
     /// Since when it is held with work to do.
     held_since: Nanos,
     /// Time it had work and was held.
@@ -44,7 +44,7 @@ impl Account {
             leaving: false,
             let_go_at: Nanos::ZERO,
             arriving: false,
-            change_cost: Nanos::ZERO,
+            switch_cost: Nanos::ZERO,
             held_since: Nanos::ZERO,
             held: Nanos::ZERO,
             preemptions: 0,
@@ -124,14 +124,14 @@ mod tests {
     fn being_stopped_with_work_is_a_preemption_and_begins_a_wait() {
         let mut account = account();
         account.turn_to(true, Nanos(0));
-        account.order = Order::Hold;
+        account.order = Order::Yield;
         account.turn_to(true, Nanos(10));
         assert_eq!((account.state, account.preemptions, account.waits.p99()), (TaskState::Held, 1, None));
-        account.order = Order::Paced;
+        account.order = Order::Throttled;
         account.turn_to(true, Nanos(15));
         assert_eq!(account.waits.p99(), Some(Nanos(5)));
         account.turn_to(false, Nanos(20));
-        account.order = Order::Hold;
+        account.order = Order::Yield;
         account.turn_to(false, Nanos(25));
         assert_eq!((account.state, account.preemptions), (TaskState::Idle, 1), "it had no work");
     }

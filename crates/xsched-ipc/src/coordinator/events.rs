@@ -1,14 +1,14 @@
 //! What the coordinator notes for whoever traces. While nobody does, nothing is noted, counted or looked at for it.
 //!
 //! ```text
-//!   queue    ──announce──announce──announce──────announce── ... ──quiet──
+//!   queue    ──mark_busy──mark_busy──mark_busy──────mark_busy── ... ──quiet──
 //!   rings        │                                                   │
 //!   looks        ▼          ▼ timer       ▼ timer      ▼ timer       ▼
 //!   events   QueueReady   Launched 2    Launched 1   Launched 40   Launched 3
 //!            Launched 1                                            QueueIdle
 //! ```
 //!
-//! A launch of a queue that has work rings no bell. So launches are counted, not reported one by one: at the edges of
+//! A launch of a queue that has work rings no notifier. So launches are counted, not reported one by one: at the edges of
 //! their queue, and in between once every [`LAUNCHES_EVERY`], however often its program rings.
 
 use xsched_core::{Nanos, QueueId, Task, TaskId};
@@ -190,7 +190,7 @@ pub(super) fn note(events: &mut Vec<Event>, lost: &mut u64, now: Nanos, whom: &i
 mod tests {
     use std::sync::Arc;
 
-    use xsched_core::{DeviceId, Hints, Process, ProcessId, Unlinked};
+    use xsched_core::{DeviceId, Hints, NoScheduler, Process, ProcessId};
     use xsched_policy::PolicyInfo;
 
     use super::*;
@@ -216,12 +216,12 @@ mod tests {
         }
 
         fn launch(&self, slot: usize, times: u64) {
-            (0..times).for_each(|_| self.page.slot(slot).unwrap().gate.announce(&Unlinked));
+            (0..times).for_each(|_| self.page.slot(slot).unwrap().gate.mark_busy(&NoScheduler));
         }
 
         fn finish(&self, slot: usize) {
             let gate = &self.page.slot(slot).unwrap().gate;
-            assert!(gate.quiet(gate.epoch(), &Unlinked));
+            assert!(gate.mark_idle(gate.epoch(), &NoScheduler));
         }
 
         fn handle(&self, slot: usize) -> u64 {

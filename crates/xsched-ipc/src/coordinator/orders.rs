@@ -33,12 +33,12 @@ impl Coordinator {
             let first = orders.len();
             self.grant(together, first, &mut orders);
             let here = &mut orders[first..];
-            let unpaced = |order: &Order| matches!(order, Order::Free | Order::Watched | Order::Shared);
+            let unpaced = |order: &Order| matches!(order, Order::Free | Order::Leader | Order::Peer);
             let leads = |index: usize| together[index].ready && unpaced(&here[index]);
             let led = (0..here.len()).any(leads);
             // It concerns those who are held, if there are any.
-            let with_pauses = here.contains(&Order::Hold)
-                && (0..here.len()).any(|index| leads(index) && self.works_in_pieces(first + index));
+            let with_pauses = here.contains(&Order::Yield)
+                && (0..here.len()).any(|index| leads(index) && self.is_sync_bound(first + index));
             if led {
                 turns.pause(together[0].device, now);
             } else {
@@ -49,10 +49,10 @@ impl Coordinator {
             for (index, order) in here.iter_mut().enumerate() {
                 let before = self.accounts[first + index].order;
                 // Who is off the device stays off until it may run again.
-                if *order == Order::Hold && (!led || before == Order::Stop) {
-                    *order = Order::Stop;
-                } else if *order == Order::Hold && (with_pauses || before == Order::Freeze) {
-                    *order = Order::Freeze;
+                if *order == Order::Yield && (!led || before == Order::Drain) {
+                    *order = Order::Drain;
+                } else if *order == Order::Yield && (with_pauses || before == Order::Evict) {
+                    *order = Order::Evict;
                 }
             }
             self.hand_over(&mut turns, together, first, here, now);
@@ -68,7 +68,8 @@ impl Coordinator {
     /// What the policy's word means for each task by itself.
     fn grant(&self, together: &[TaskView], first: usize, orders: &mut Vec<Order>) {
         let grant = |index: usize| self.decision.grants()[first + index];
-        let mut leaders = together.iter().enumerate().filter(|(index, _)| grant(*index) == Grant::Unpaced);
+        let mut leaders =
+            together.iter().enumerate().filter(|(index, _)| grant(*index) == Grant::Unthrottled);
         let leader = leaders.next().map(|(_, task)| task.process);
         let equals = leaders.any(|(_, task)| Some(task.process) != leader);
         // Nobody counts what a task does that is alone: so there must be nobody either whom it concerns elsewhere.
@@ -79,13 +80,13 @@ impl Coordinator {
         let alone = concerned == 1;
         for index in 0..together.len() {
             orders.push(match grant(index) {
-                _ if self.accounts[first + index].suspended => Order::Stop,
-                Grant::Unpaced if alone => Order::Free,
-                Grant::Unpaced if equals => Order::Shared,
-                Grant::Unpaced => Order::Watched,
-                Grant::Paced => Order::Paced,
-                Grant::Hold if self.runs[first + index] => Order::Paced,
-                Grant::Hold => Order::Hold,
+                _ if self.accounts[first + index].suspended => Order::Drain,
+                Grant::Unthrottled if alone => Order::Free,
+                Grant::Unthrottled if equals => Order::Peer,
+                Grant::Unthrottled => Order::Leader,
+                Grant::Throttled => Order::Throttled,
+                Grant::Hold if self.runs[first + index] => Order::Throttled,
+                Grant::Hold => Order::Yield,
             });
         }
     }
@@ -101,9 +102,9 @@ impl Coordinator {
     ) {
         let device = together[0].device;
         for (index, task) in together.iter().enumerate() {
-            let leaves = orders[index] == Order::Stop;
+            let leaves = orders[index] == Order::Drain;
             let account = &mut self.accounts[first + index];
-            if account.order == Order::Stop && !leaves {
+            if account.order == Order::Drain && !leaves {
                 account.let_go_at = now;
             }
             let may_arrive = now < account.let_go_at + PATIENCE;
@@ -114,7 +115,7 @@ impl Coordinator {
         }
         let accounts = &self.accounts[first..];
         let waits = |index: usize, order: Order| {
-            let begins = together[index].ready && order == Order::Paced && accounts[index].order.stops();
+            let begins = together[index].ready && order == Order::Throttled && accounts[index].order.stops();
             let from_another = |other: usize| together[other].process != together[index].process;
             begins && (0..together.len()).any(|other| accounts[other].leaving && from_another(other))
         };
@@ -123,16 +124,16 @@ impl Coordinator {
         } else if turns.has_patience(device, now) {
             for (index, order) in orders.iter_mut().enumerate() {
                 if waits(index, *order) {
-                    *order = Order::Stop;
+                    *order = Order::Drain;
                 }
             }
         }
     }
 
     /// Whether a task waits for each of many small pieces of the work it has now. What its other queues did last says nothing.
-    fn works_in_pieces(&self, place: usize) -> bool {
+    fn is_sync_bound(&self, place: usize) -> bool {
         let mut queues = self.programs.iter().flat_map(|program| &program.queues);
-        queues.any(|queue| queue.place == Some(place) && queue.ready && queue.in_pieces)
+        queues.any(|queue| queue.place == Some(place) && queue.ready && queue.sync_bound)
     }
 
     /// Whether the device runs nothing any more of a task that was told to stop, as far as its program says.
@@ -153,13 +154,13 @@ fn take_turns(
     now: Nanos,
 ) {
     let candidates = together.iter().zip(&*orders).enumerate();
-    let candidates = candidates.filter(|(_, (task, order))| task.ready && **order == Order::Paced);
+    let candidates = candidates.filter(|(_, (task, order))| task.ready && **order == Order::Throttled);
     let contenders = candidates.map(|(index, (task, _))| (task.process, has_work(index)));
     let Some(holder) = turns.holder(together[0].device, contenders, now) else { return };
     // Who has no work either: it may not begin while another has the turn.
     for (task, order) in together.iter().zip(orders) {
-        if *order == Order::Paced && task.process != holder {
-            *order = Order::Stop;
+        if *order == Order::Throttled && task.process != holder {
+            *order = Order::Drain;
         }
     }
 }

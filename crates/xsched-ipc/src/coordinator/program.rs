@@ -16,7 +16,7 @@ use std::sync::Arc;
 use xsched_core::{DeviceId, Hints, Nanos, Order, Process};
 
 use super::{ClientId, Coordinator, QUEUES_PER_USER, queue_id};
-use crate::page::{Page, Slot, Waits};
+use crate::page::{Dependencies, Page, Slot};
 use crate::protocol::What;
 
 pub(super) struct Program {
@@ -42,15 +42,15 @@ pub(super) struct Queue {
     pub(super) device: DeviceId,
     pub(super) ready: bool,
     /// Its work comes in many small pieces, each of which is waited for.
-    pub(super) in_pieces: bool,
-    waits: Waits,
+    pub(super) sync_bound: bool,
+    waits: Dependencies,
     pub(super) given: Order,
     /// Where its task stands.
     pub(super) place: Option<usize>,
     /// Its program's threads slept through an order, because it had no work.
     call_owed: bool,
     /// What taking the device from it and giving it back costs, as its program says.
-    pub(super) change_cost: Nanos,
+    pub(super) switch_cost: Nanos,
     /// Launches seen, and those of queues that had this slot before without our noticing.
     passes: u64,
     passes_before: u64,
@@ -65,12 +65,12 @@ impl Queue {
             slot,
             device,
             ready: false,
-            in_pieces: false,
-            waits: Waits::NOBODY,
+            sync_bound: false,
+            waits: Dependencies::NONE,
             given: Order::Free,
             place: None,
             call_owed: false,
-            change_cost: Nanos::ZERO,
+            switch_cost: Nanos::ZERO,
             passes: 0,
             passes_before: 0,
             noted: 0,
@@ -109,8 +109,8 @@ impl Program {
             for waiter in &self.queues {
                 match waiter.waits {
                     _ if !waiter.ready || !waiter.runs(runs) => {}
-                    Waits::Any => anybody = true,
-                    Waits::Slots(slots, n) => {
+                    Dependencies::Any => anybody = true,
+                    Dependencies::Slots(slots, n) => {
                         for holder in slots[..n].iter().filter_map(|slot| self.queue_in(*slot)) {
                             grew |= holder.let_run(runs);
                         }
@@ -267,10 +267,10 @@ impl Coordinator {
         let program = &mut self.programs[place];
         let queue = &mut program.queues[next];
         queue.waits = slot.waits();
-        queue.in_pieces = slot.gate.works_in_pieces();
-        let cost = slot.change_cost();
-        self.out_of_line |= std::mem::replace(&mut queue.change_cost, cost) != cost;
-        let waits = queue.waits != Waits::NOBODY;
+        queue.sync_bound = slot.gate.is_sync_bound();
+        let cost = slot.switch_cost();
+        self.out_of_line |= std::mem::replace(&mut queue.switch_cost, cost) != cost;
+        let waits = queue.waits != Dependencies::NONE;
         let ready = slot.gate.is_ready();
         let edge = ready != queue.ready;
         if edge {
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     /// A program whose queues are tasks of their own, each in the slot and the place of its number.
-    fn program(waits: &[Waits]) -> Program {
+    fn program(waits: &[Dependencies]) -> Program {
         let mut program =
             Program::new(ClientId(1), 0, Process::default(), Page::create().unwrap(), Hints::default());
         program.waits = true;
@@ -314,13 +314,13 @@ mod tests {
         program
     }
 
-    fn on(slot: usize) -> Waits {
-        Waits::Slots([slot, 0, 0, 0], 1)
+    fn on(slot: usize) -> Dependencies {
+        Dependencies::Slots([slot, 0, 0, 0], 1)
     }
 
     #[test]
     fn the_right_to_run_is_inherited_along_a_chain_and_around_a_circle() {
-        let circle = program(&[on(1), on(2), on(0), Waits::NOBODY]);
+        let circle = program(&[on(1), on(2), on(0), Dependencies::NONE]);
         let mut runs = [true, false, false, false];
         circle.inherit(&mut runs);
         assert_eq!(runs, [true, true, true, false]);
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn who_may_wait_for_anybody_lets_everybody_run_and_rubbish_nobody() {
-        let unknown = program(&[Waits::Any, Waits::NOBODY, Waits::NOBODY]);
+        let unknown = program(&[Dependencies::Any, Dependencies::NONE, Dependencies::NONE]);
         let mut runs = [true, false, false];
         unknown.inherit(&mut runs);
         assert_eq!(runs, [true; 3]);

@@ -8,7 +8,7 @@ use crate::protocol::QueueStatus;
 fn touched() -> Counters {
     let counters = Counters::default();
     counters.round(Nanos(900));
-    counters.ring();
+    counters.notify();
     counters.orders(3);
     counters.join();
     counters.leave();
@@ -33,7 +33,7 @@ fn busy() -> Status {
         device: 0x2_0000_0030,
         own: false,
         priority: -5,
-        utilization: 30,
+        share: 30,
         deadline_us: Some(2_500),
         laxity_us: Some(1),
         state,

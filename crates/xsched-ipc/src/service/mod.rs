@@ -42,9 +42,9 @@ use self::clock::Clock;
 use self::listen::Listener;
 use self::names::Names;
 use self::session::Sessions;
-use crate::bell::Bell;
 use crate::coordinator::Coordinator;
 use crate::metrics::Counters;
+use crate::notifier::Notifier;
 use crate::protocol::Event;
 use crate::socket::LONGEST;
 
@@ -119,7 +119,7 @@ pub struct Service {
     epoll: OwnedFd,
     clock: Clock,
     names: Names,
-    stop: Arc<Bell>,
+    stop: Arc<Notifier>,
     coordinator: Coordinator,
     params: Params,
     sessions: Sessions,
@@ -161,7 +161,7 @@ impl Service {
             what: "no thread",
             why: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
         })?;
-        let stop = Arc::new(Bell::new().map_err(system("no event descriptor"))?);
+        let stop = Arc::new(Notifier::new().map_err(system("no event descriptor"))?);
         let watch = |fd: &dyn AsFd, token| {
             epoll::add(&epoll, fd.as_fd(), epoll::EventData::new_u64(token), epoll::EventFlags::IN)
                 .map_err(system("epoll"))
@@ -209,7 +209,7 @@ impl Service {
 
     /// Ringing this ends the service; see also [`Service::stop_when_readable`].
     #[must_use]
-    pub fn stopper(&self) -> Arc<Bell> {
+    pub fn stopper(&self) -> Arc<Notifier> {
         Arc::clone(&self.stop)
     }
 

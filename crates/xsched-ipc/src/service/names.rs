@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use super::process;
-use crate::bell::Bell;
+use crate::notifier::Notifier;
 
 /// A connection, as epoll calls it, and the command line of the program there.
 type Answer = (u64, String);
@@ -16,23 +16,23 @@ type Answer = (u64, String);
 pub(super) struct Names {
     questions: mpsc::Sender<(u64, u32)>,
     answers: Arc<Mutex<Vec<Answer>>>,
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
 }
 
 impl Names {
     /// Starts the thread. It ends with this value.
     pub(super) fn start() -> std::io::Result<Self> {
         let (questions, asked) = mpsc::channel::<(u64, u32)>();
-        let (answers, bell) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Bell::new()?));
-        let (found, ready) = (Arc::clone(&answers), Arc::clone(&bell));
+        let (answers, notifier) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Notifier::new()?));
+        let (found, ready) = (Arc::clone(&answers), Arc::clone(&notifier));
         std::thread::Builder::new().name("xsched-names".to_owned()).spawn(move || {
             for (token, pid) in asked {
                 let answer = (token, process::command_line(pid));
                 found.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
-                ready.ring();
+                ready.notify();
             }
         })?;
-        Ok(Self { questions, answers, bell })
+        Ok(Self { questions, answers, notifier })
     }
 
     pub(super) fn ask(&self, token: u64, pid: u32) {
@@ -41,13 +41,13 @@ impl Names {
     }
 
     pub(super) fn answers(&self) -> Vec<Answer> {
-        self.bell.answer();
+        self.notifier.answer();
         std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl AsFd for Names {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.notifier.as_fd()
     }
 }

@@ -4,7 +4,7 @@
 //! itself runs as may do everything; so in a service of one's own everything is allowed. Everybody else may raise
 //! their own programs up to their limit, and look.
 
-use xsched_core::{Hints, Priority, Utilization};
+use xsched_core::{Hints, Priority, Share};
 
 use super::Service;
 use super::peer::Peer;
@@ -18,26 +18,23 @@ pub struct Limit {
     /// The highest priority.
     pub priority: Priority,
     /// The largest share.
-    pub utilization: Utilization,
+    pub share: Share,
 }
 
 impl Default for Limit {
     fn default() -> Self {
-        Self { priority: Priority::DEFAULT, utilization: Utilization::DEFAULT }
+        Self { priority: Priority::DEFAULT, share: Share::DEFAULT }
     }
 }
 
 impl Limit {
     /// No limit at all.
-    pub const NONE: Self = Self { priority: Priority::MAX, utilization: Utilization::DEFAULT };
+    pub const NONE: Self = Self { priority: Priority::MAX, share: Share::DEFAULT };
 
     /// As this limit, but what is had already may be kept.
     pub(super) fn or_what_is_had(self, had: Hints) -> Self {
         let laxity = had.laxity.map_or(Priority::NO_EXECUTE, |laxity| laxity.lax.max(laxity.critical));
-        Self {
-            priority: self.priority.max(had.priority).max(laxity),
-            utilization: self.utilization.max(had.utilization),
-        }
+        Self { priority: self.priority.max(had.priority).max(laxity), share: self.share.max(had.share) }
     }
 
     /// Lowers what is above the limit. Says what was lowered.
@@ -54,10 +51,10 @@ impl Limit {
             lower_priority("priority before the laxity's end", &mut laxity.lax, &mut lowered);
             lower_priority("priority after the laxity's end", &mut laxity.critical, &mut lowered);
         }
-        if hints.utilization > self.utilization {
-            let (from, to) = (hints.utilization.percent(), self.utilization.percent());
-            lowered.push(format!("utilization {from} % was lowered to {to} %"));
-            hints.utilization = self.utilization;
+        if hints.share > self.share {
+            let (from, to) = (hints.share.percent(), self.share.percent());
+            lowered.push(format!("share {from} % was lowered to {to} %"));
+            hints.share = self.share;
         }
         let note = (!lowered.is_empty()).then(|| format!("{}: {}", lowered.join(", "), WHO));
         (hints, note)
@@ -85,10 +82,7 @@ impl Limits {
         }
         let fitting = self.groups.iter().filter(|(group, _)| groups.contains(group)).map(|(_, limit)| *limit);
         fitting
-            .reduce(|a, b| Limit {
-                priority: a.priority.max(b.priority),
-                utilization: a.utilization.max(b.utilization),
-            })
+            .reduce(|a, b| Limit { priority: a.priority.max(b.priority), share: a.share.max(b.share) })
             .unwrap_or(self.default)
     }
 }

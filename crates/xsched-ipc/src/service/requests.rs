@@ -11,7 +11,7 @@ use super::{Service, process};
 use crate::coordinator::{ClientId, OWN_TASKS_PER_PROGRAM, QueueReport};
 use crate::metrics;
 use crate::page::Page;
-use crate::protocol::{PROTOCOL, Reply, Request, Settings, Target, Wishes};
+use crate::protocol::{HintRequest, PROTOCOL, Reply, Request, Settings, Target};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -23,7 +23,7 @@ struct Joining {
     protocol: u32,
     version: String,
     name: Option<String>,
-    wishes: Wishes,
+    hint_request: HintRequest,
 }
 
 /// Why a program is refused whose end would not be seen.
@@ -42,8 +42,8 @@ impl Service {
         self.counters.request();
         let Some(peer) = self.sessions.get(place).map(|session| session.peer) else { return };
         let answer = match request {
-            Request::Join { protocol, version, name, wishes } => {
-                match self.join(place, peer, Joining { protocol, version, name, wishes }) {
+            Request::Join { protocol, version, name, hint_request } => {
+                match self.join(place, peer, Joining { protocol, version, name, hint_request }) {
                     // The answer went with the page.
                     Ok(()) => return,
                     Err(why) => Err(why),
@@ -52,16 +52,18 @@ impl Service {
             Request::Status => return self.send_status(place, peer, now),
             Request::Metrics => return self.send_metrics(place, peer, now),
             Request::Trace => self.start_tracing(place),
-            Request::Hint(wishes) => self.hint(place, peer, &wishes),
-            Request::QueueHint { slot, wishes } => self.hint_queue(place, peer, slot, &wishes, now),
-            Request::Set { target, wishes } => self.set(peer, &target, &wishes),
-            Request::SetOwn(wishes) => self.set_own(peer, &wishes),
+            Request::Hint(hint_request) => self.hint(place, peer, &hint_request),
+            Request::QueueHint { slot, hint_request } => {
+                self.hint_queue(place, peer, slot, &hint_request, now)
+            }
+            Request::Set { target, hint_request } => self.set(peer, &target, &hint_request),
+            Request::SetOwn(hint_request) => self.set_own(peer, &hint_request),
             Request::Suspend(target) => self.suspend(peer, &target, true),
             Request::Resume(target) => self.suspend(peer, &target, false),
             Request::Policy { name, timeslice_us, k } => {
                 self.policy(peer, name.as_deref(), timeslice_us, k, now)
             }
-            Request::SetQueue { queue, wishes } => self.set_queue(peer, queue, &wishes, now),
+            Request::SetQueue { queue, hint_request } => self.set_queue(peer, queue, &hint_request, now),
             Request::Configure { queue, settings } => self.configure(peer, queue, settings),
             Request::Focus(pid) => self.focus(peer, pid),
             Request::Expect => {
@@ -92,7 +94,7 @@ impl Service {
     }
 
     fn join(&mut self, place: usize, peer: Peer, joining: Joining) -> Result<(), String> {
-        let Joining { protocol, version, name, wishes } = joining;
+        let Joining { protocol, version, name, hint_request } = joining;
         if protocol != PROTOCOL {
             return Err(format!(
                 "the program's library (xsched {}) speaks protocol {protocol}, this scheduler (xsched {VERSION}) \
@@ -108,7 +110,7 @@ impl Service {
             return Err(NOT_SEEN.to_owned());
         }
         let executable = process::executable(peer.pid);
-        let (hints, note) = self.first_hints(peer, &executable, &wishes)?;
+        let (hints, note) = self.first_hints(peer, &executable, &hint_request)?;
         let (page, fd) = Page::create_to_pass_on().map_err(|error| error.to_string())?;
         if let Some(pidfd) = &pidfd
             && !self.watch_process(place, pidfd)
@@ -151,12 +153,12 @@ impl Service {
         Ok(())
     }
 
-    /// What a program begins with: what a rule gives it, then its own wishes as far as its user may have them.
+    /// What a program begins with: what a rule gives it, then its own hint_request as far as its user may have them.
     fn first_hints(
         &self,
         peer: Peer,
         executable: &str,
-        wishes: &Wishes,
+        hint_request: &HintRequest,
     ) -> Result<(Hints, Option<String>), String> {
         let cgroup = if self.options.rules.iter().any(|rule| rule.cgroup.is_some()) {
             process::cgroup(peer.pid)
@@ -166,9 +168,9 @@ impl Service {
         let rule = self.options.rules.iter().find(|rule| rule.fits(executable, &cgroup));
         let limit = self.limit(peer);
         let mut given = Hints::default();
-        given.utilization = given.utilization.min(limit.utilization);
+        given.share = given.share.min(limit.share);
         let given = rule.map_or(given, |rule| rule.applied_to(given));
-        let desired = wishes.applied_to(given).map_err(|error| error.to_string())?;
+        let desired = hint_request.applied_to(given).map_err(|error| error.to_string())?;
         Ok(limit.or_what_is_had(given).lower(desired))
     }
 
@@ -180,8 +182,8 @@ impl Service {
     }
 
     /// New hints, or why this peer may not have them.
-    fn allowed(&self, peer: Peer, had: Hints, wishes: &Wishes) -> Result<Hints, String> {
-        let desired = wishes.applied_to(had).map_err(|error| error.to_string())?;
+    fn allowed(&self, peer: Peer, had: Hints, hint_request: &HintRequest) -> Result<Hints, String> {
+        let desired = hint_request.applied_to(had).map_err(|error| error.to_string())?;
         let limit = self.limit(peer);
         let (hints, lowered) = limit.or_what_is_had(had).lower(desired);
         if lowered.is_none() {
@@ -191,43 +193,50 @@ impl Service {
             "user {} may wish for a priority of at most {} and {} % of the device: {}",
             peer.uid,
             limit.priority,
-            limit.utilization.percent(),
+            limit.share.percent(),
             super::permissions::WHO
         ))
     }
 
-    fn hint(&mut self, place: usize, peer: Peer, wishes: &Wishes) -> Answer {
+    fn hint(&mut self, place: usize, peer: Peer, hint_request: &HintRequest) -> Answer {
         let client = self.joined(place)?;
         let had = self.coordinator.hints(client).unwrap_or_default();
-        let hints = self.allowed(peer, had, wishes)?;
+        let hints = self.allowed(peer, had, hint_request)?;
         self.coordinator.set_hints(client, hints);
         self.news = true;
         Ok(Reply::Done)
     }
 
-    fn hint_queue(&mut self, place: usize, peer: Peer, slot: usize, wishes: &Wishes, now: Nanos) -> Answer {
+    fn hint_queue(
+        &mut self,
+        place: usize,
+        peer: Peer,
+        slot: usize,
+        hint_request: &HintRequest,
+        now: Nanos,
+    ) -> Answer {
         let client = self.joined(place)?;
-        self.give_queue_wishes(peer, client, slot, wishes, now)
+        self.set_queue_hint_request(peer, client, slot, hint_request, now)
     }
 
-    fn give_queue_wishes(
+    fn set_queue_hint_request(
         &mut self,
         peer: Peer,
         client: ClientId,
         slot: usize,
-        wishes: &Wishes,
+        hint_request: &HintRequest,
         now: Nanos,
     ) -> Answer {
         self.coordinator.look_at(client, now);
         let no_queue = || format!("there is no queue in slot {slot}");
         let had = self.coordinator.queue_hints(client, slot).ok_or_else(no_queue)?;
-        let hints = self.allowed(peer, had, wishes)?;
+        let hints = self.allowed(peer, had, hint_request)?;
         self.news = true;
         if self.coordinator.set_queue_hints(client, slot, hints, now) {
             Ok(Reply::Done)
         } else {
             Err(format!(
-                "{OWN_TASKS_PER_PROGRAM} queues of this program have wishes of their own: no more can"
+                "{OWN_TASKS_PER_PROGRAM} queues of this program have hints of their own: no more can"
             ))
         }
     }
@@ -259,11 +268,11 @@ impl Service {
         Ok(found)
     }
 
-    fn set(&mut self, peer: Peer, target: &Target, wishes: &Wishes) -> Answer {
+    fn set(&mut self, peer: Peer, target: &Target, hint_request: &HintRequest) -> Answer {
         let mut changes = Vec::new();
         for (client, _) in self.targets(peer, target)? {
             let had = self.coordinator.hints(client).unwrap_or_default();
-            changes.push((client, self.allowed(peer, had, wishes)?));
+            changes.push((client, self.allowed(peer, had, hint_request)?));
         }
         for (client, hints) in changes {
             self.coordinator.set_hints(client, hints);
@@ -272,18 +281,18 @@ impl Service {
         Ok(Reply::Done)
     }
 
-    fn set_own(&mut self, peer: Peer, wishes: &Wishes) -> Answer {
+    fn set_own(&mut self, peer: Peer, hint_request: &HintRequest) -> Answer {
         let own = Target::Pid(peer.pid);
         let is_own = |session: &Session| session.program().is_some_and(|own| own.process == peer.pid);
         let client = self.sessions.iter().find(|session| is_own(session)).and_then(Session::program);
         let Some(client) = client.map(|program| program.client) else {
             // Still worth saying before there is anybody to give them to.
-            wishes.applied_to(Hints::default()).map_err(|error| error.to_string())?;
+            hint_request.applied_to(Hints::default()).map_err(|error| error.to_string())?;
             return Ok(Reply::Had(None));
         };
         let had = self.coordinator.hints(client).unwrap_or_default();
-        self.set(peer, &own, wishes)?;
-        Ok(Reply::Had(Some(Wishes::for_all_of(had))))
+        self.set(peer, &own, hint_request)?;
+        Ok(Reply::Had(Some(HintRequest::for_all_of(had))))
     }
 
     fn suspend(&mut self, peer: Peer, target: &Target, suspended: bool) -> Answer {
@@ -348,9 +357,9 @@ impl Service {
         }
     }
 
-    fn set_queue(&mut self, peer: Peer, queue: u64, wishes: &Wishes, now: Nanos) -> Answer {
+    fn set_queue(&mut self, peer: Peer, queue: u64, hint_request: &HintRequest, now: Nanos) -> Answer {
         let (_, queue) = self.queue_to_change(peer, queue)?;
-        self.give_queue_wishes(peer, queue.client, queue.slot, wishes, now)
+        self.set_queue_hint_request(peer, queue.client, queue.slot, hint_request, now)
     }
 
     /// A queue that the peer may change, and the place of its program's session.

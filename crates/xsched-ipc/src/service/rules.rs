@@ -1,6 +1,6 @@
 //! What programs are given without asking, by their executable or control group.
 
-use xsched_core::{Hints, Priority, Utilization};
+use xsched_core::{Hints, Priority, Share};
 
 /// A pattern: `*` stands for any text, `?` for any one character.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct Rule {
     /// What it gives.
     pub priority: Option<Priority>,
     /// What it gives.
-    pub utilization: Option<Utilization>,
+    pub share: Option<Share>,
 }
 
 impl Rule {
@@ -70,7 +70,7 @@ impl Rule {
     #[must_use]
     pub fn applied_to(&self, mut hints: Hints) -> Hints {
         hints.priority = self.priority.unwrap_or(hints.priority);
-        hints.utilization = self.utilization.unwrap_or(hints.utilization);
+        hints.share = self.share.unwrap_or(hints.share);
         hints
     }
 }
@@ -103,7 +103,7 @@ mod tests {
             executable: Some(Glob::new("python*")),
             cgroup: Some(Glob::new("/batch*")),
             priority: Some(Priority::LOW),
-            utilization: None,
+            share: None,
         };
         assert!(rule.fits("/usr/bin/python3", "/batch/1"));
         assert!(!rule.fits("/usr/bin/python3", "/user"));

@@ -217,7 +217,7 @@ impl Service {
         }
         match &self.packet[..length] {
             [] => self.close(place),
-            b"!" => self.counters.ring(),
+            b"!" => self.counters.notify(),
             text => match serde_json::from_slice::<Request>(text) {
                 Ok(request) => self.answer(place, request, now),
                 Err(error) => {

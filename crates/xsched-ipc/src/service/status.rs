@@ -54,7 +54,7 @@ impl Service {
                 device: task.device.0,
                 own: task.own,
                 priority: task.hints.priority.get(),
-                utilization: task.hints.utilization.percent(),
+                share: task.hints.share.percent(),
                 deadline_us: task.hints.deadline.map(|deadline| us(deadline.get())),
                 laxity_us: task.hints.laxity.map(|laxity| us(laxity.span)),
                 state: report.state,

@@ -1,7 +1,7 @@
 //! Hints: what the program tells its scheduler. Each counts when its function returns.
 
 use xsched_core::Timeslice;
-use xsched_ipc::protocol::Wishes;
+use xsched_ipc::protocol::HintRequest;
 use xsched_policy::POLICIES;
 
 use super::failure::{Answer, Failure};
@@ -24,7 +24,7 @@ api! {
     fn XHintPriority(xq: XQueueHandle, prio: int32_t) = priority;
 
     /// The queue's share of the device in percent, UTILIZATION_MIN to UTILIZATION_MAX.
-    fn XHintUtilization(xq: XQueueHandle, util: int32_t) = utilization;
+    fn XHintUtilization(xq: XQueueHandle, util: int32_t) = share;
 
     /// The length of a turn in microseconds, TIMESLICE_MIN to TIMESLICE_MAX, for policies that take turns.
     /// TIMESLICE_UNLIMITED counts as TIMESLICE_MAX. The service's is changed only where the service allows it.
@@ -69,24 +69,27 @@ fn set_scheduler(scheduler: XSchedulerType, policy: XPolicyType) -> Answer {
     Ok(())
 }
 
-fn hint(xq: XQueueHandle, wishes: &Wishes) -> Answer {
-    Ok(xqueue::get(xq)?.joined().hint(wishes)?)
+fn hint(xq: XQueueHandle, hint_request: &HintRequest) -> Answer {
+    Ok(xqueue::get(xq)?.joined().hint(hint_request)?)
 }
 
 fn priority(xq: XQueueHandle, prio: int32_t) -> Answer {
-    hint(xq, &Wishes { priority: Some(prio.into()), ..Wishes::default() })
+    hint(xq, &HintRequest { priority: Some(prio.into()), ..HintRequest::default() })
 }
 
-fn utilization(xq: XQueueHandle, util: int32_t) -> Answer {
-    hint(xq, &Wishes { utilization: Some(util.into()), ..Wishes::default() })
+fn share(xq: XQueueHandle, util: int32_t) -> Answer {
+    hint(xq, &HintRequest { share: Some(util.into()), ..HintRequest::default() })
 }
 
 fn laxity(xq: XQueueHandle, lax_us: int64_t, lax_prio: int32_t, crit_prio: int32_t) -> Answer {
-    hint(xq, &Wishes { laxity: Some((lax_us, lax_prio.into(), crit_prio.into())), ..Wishes::default() })
+    hint(
+        xq,
+        &HintRequest { laxity: Some((lax_us, lax_prio.into(), crit_prio.into())), ..HintRequest::default() },
+    )
 }
 
 fn deadline(xq: XQueueHandle, ddl_us: int64_t) -> Answer {
-    hint(xq, &Wishes { deadline_us: Some(ddl_us), ..Wishes::default() })
+    hint(xq, &HintRequest { deadline_us: Some(ddl_us), ..HintRequest::default() })
 }
 
 fn timeslice(ts_us: int64_t) -> Answer {

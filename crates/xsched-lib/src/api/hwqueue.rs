@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use xsched_interpose::Outermost;
-use xsched_ipc::JoinedQueue;
+use xsched_ipc::ScheduledQueue;
 
 use super::api;
 use super::command;
@@ -34,7 +34,7 @@ impl HwQueue {
     }
 
     /// Its XQueue, whoever made it.
-    fn joined(&self, world: &World) -> Option<Arc<JoinedQueue>> {
+    fn joined(&self, world: &World) -> Option<Arc<ScheduledQueue>> {
         let own = (*self.queue()).and_then(|handle| world.handles().queues.get(handle).ok());
         own.map(|queue| Arc::clone(queue.joined())).or_else(|| world.joined(self.key))
     }
@@ -102,7 +102,7 @@ api! {
     /// Calls a command's function for this hardware queue, at once and on this thread, and answers what it answers.
     fn HwQueueLaunch(hwq: HwQueueHandle, cmd: HwCommandHandle) = launch;
 
-    /// Waits until the device has finished everything that was launched on the hardware queue.
+    /// Dependencies until the device has finished everything that was launched on the hardware queue.
     fn HwQueueSynchronize(hwq: HwQueueHandle) = synchronize;
 }
 
@@ -133,7 +133,7 @@ fn synchronize(hwq: HwQueueHandle) -> Answer {
     let (world, hw_queue) = get(hwq)?;
     let _outermost = Outermost::enter();
     match hw_queue.joined(world) {
-        Some(queue) => queue.lane().synchronized(|| hw_queue.hw.synchronize())?,
+        Some(queue) => queue.launch_path().synchronized(|| hw_queue.hw.synchronize())?,
         None => hw_queue.hw.synchronize()?,
     }
     Ok(())

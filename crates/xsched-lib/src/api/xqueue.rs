@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use xsched_core::{Level, LevelRequest, Limit, Outcome, Resume, Suspend};
 use xsched_interpose::Outermost;
-use xsched_ipc::JoinedQueue;
+use xsched_ipc::ScheduledQueue;
 use xsched_ipc::threads::without_signals;
 
 use super::failure::{Answer, Failure};
@@ -24,7 +24,7 @@ pub(crate) struct Queue {
     /// The hardware queue's handle, and what it stands for.
     hw_handle: u64,
     hw: Arc<HwQueue>,
-    joined: Arc<JoinedQueue>,
+    joined: Arc<ScheduledQueue>,
     /// It was scheduled before the program asked for it, and stays so when the program no longer does.
     adopted: bool,
 }
@@ -35,7 +35,7 @@ impl Kind for Queue {
 }
 
 impl Queue {
-    pub(super) fn joined(&self) -> &Arc<JoinedQueue> {
+    pub(super) fn joined(&self) -> &Arc<ScheduledQueue> {
         &self.joined
     }
 
@@ -82,11 +82,11 @@ api! {
     /// and with some thousand commands waiting in a queue that is not suspended it waits for room.
     fn XQueueSubmit(xq: XQueueHandle, cmd: HwCommandHandle) = submit;
 
-    /// Waits until a command that was submitted to this queue has completed on the device, and answers what its
+    /// Dependencies until a command that was submitted to this queue has completed on the device, and answers what its
     /// function answered. kXSchedErrorNotFound if it was dropped, or never submitted here.
     fn XQueueWait(xq: XQueueHandle, cmd: HwCommandHandle) = wait;
 
-    /// Waits until everything that was submitted or launched so far has completed on the device.
+    /// Dependencies until everything that was submitted or launched so far has completed on the device.
     fn XQueueWaitAll(xq: XQueueHandle) = wait_all;
 
     /// Whether the queue has work: kQueueStateReady or kQueueStateIdle.
@@ -142,7 +142,7 @@ fn create(xq: *mut XQueueHandle, hwq: HwQueueHandle, level: int64_t, flags: int6
         None => world.control(hw_queue.key, &hw_queue.hw, level)?,
     };
     // The program drives it: what it does is counted, so that it can be waited for.
-    joined.lane().gate().count_all();
+    joined.launch_path().gate().count_all();
     if flags & int64_t::from(kQueueCreateFlagBlockingSubmit) != 0 && !joined.launch_where_submitted() {
         return Err(Failure::not_allowed(
             "commands of this queue are launched by a thread of its own already",
@@ -158,7 +158,7 @@ fn give_handle(
     world: &World,
     hw_handle: u64,
     hw_queue: &Arc<HwQueue>,
-    joined: Arc<JoinedQueue>,
+    joined: Arc<ScheduledQueue>,
     adopted: bool,
 ) -> u64 {
     let hw = Arc::clone(hw_queue);
@@ -201,7 +201,7 @@ fn find(xq: *mut XQueueHandle, hwq: HwQueueHandle) -> Answer {
     } else {
         let adopted = world.joined(hw_queue.key);
         let joined = adopted.ok_or_else(|| Failure::not_found("the hardware queue has no XQueue"))?;
-        joined.lane().gate().count_all();
+        joined.launch_path().gate().count_all();
         *own.insert(give_handle(world, hwq, &hw_queue, joined, true))
     };
     // SAFETY: the program vouches for `xq`.

@@ -188,10 +188,10 @@ fn a_stream_that_comes_while_all_are_stopped_does_not_let_them_go_on() {
     queue.preempt(Level::Interrupt).unwrap();
     let late = device.queue();
     // As the core has it: first the order, then what comes of it.
-    late.order_changed(Order::Stop);
+    late.order_changed(Order::Drain);
     std::thread::sleep(2 * LENGTH);
     assert_eq!(device.finished(&queue), 0, "it went on");
-    late.has_work(false);
+    late.set_has_work(false);
     late.preempt(Level::Interrupt).unwrap();
     for one in [&late, &queue] {
         one.order_changed(Order::Free);
@@ -208,7 +208,7 @@ fn who_is_frozen_is_not_waited_for() {
     let Some((device, queue)) = with_interrupts() else { return };
     let took = |order| {
         let finished = device.finished(&queue);
-        queue.has_work(true);
+        queue.set_has_work(true);
         device.launch(&queue, LENGTH);
         std::thread::sleep(LENGTH / 10);
         let begun = Instant::now();
@@ -225,7 +225,7 @@ fn who_is_frozen_is_not_waited_for() {
     };
     // On a busy machine either may take long once.
     let least = |order| (0..3).map(|_| took(order)).min().unwrap();
-    let (freeze, stop) = (least(Order::Freeze), least(Order::Stop));
+    let (freeze, stop) = (least(Order::Evict), least(Order::Drain));
     assert!(2 * freeze < stop, "frozen after {freeze:?}, stopped after {stop:?}");
 }
 
@@ -239,13 +239,13 @@ fn a_stream_that_has_nothing_to_do_stands_nowhere() {
             continue;
         }
         // One that was placed when the program has just waited for what was before it.
-        queue.has_work(false);
+        queue.set_has_work(false);
         queue.preempt(level).unwrap();
         queue.mark().unwrap();
         queue.synchronize().unwrap();
         // Now there is something.
         let finished = device.finished(&queue);
-        queue.has_work(true);
+        queue.set_has_work(true);
         queue.mark().unwrap();
         device.launch(&queue, Duration::ZERO);
         std::thread::sleep(Duration::from_millis(20));
@@ -266,7 +266,7 @@ fn channels_of_a_program_that_has_nothing_to_do_are_not_disabled() {
     std::thread::sleep(2 * LENGTH);
     assert_eq!(device.finished(&queue), 0, "it does not stand still");
     // It came to its end at the very moment, so to speak.
-    queue.has_work(false);
+    queue.set_has_work(false);
     queue.synchronize().unwrap();
     assert_eq!(device.finished(&queue), 1);
     queue.restore().unwrap();

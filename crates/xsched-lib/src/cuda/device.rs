@@ -141,7 +141,7 @@ impl State {
             self.slice = slice;
         }
         // Who comes while the others are stopped, and is to stop as well, does not let them go on first.
-        let leaves = |member: &Member| matches!(member.order, Order::Freeze | Order::Stop);
+        let leaves = |member: &Member| matches!(member.order, Order::Evict | Order::Drain);
         let joins = |member: &Member| self.stopped != Stopped::No && leaves(member);
         let stops = |member: &Member| member.stop || joins(member);
         let stop = !self.members.is_empty() && self.members.iter().all(|(_, member)| stops(member));
@@ -165,7 +165,7 @@ impl State {
 
     fn stop(&mut self, device: DeviceId) -> Result<(), String> {
         let are_still = || self.members.iter().all(|(_, member)| member.marks.is_still());
-        let at_once = self.members.iter().any(|(_, member)| member.order == Order::Freeze);
+        let at_once = self.members.iter().any(|(_, member)| member.order == Order::Evict);
         let patience = Instant::now() + if at_once { Duration::ZERO } else { TO_COME_TO_A_STOP };
         let mut were_still = are_still();
         while were_still || Instant::now() < patience {
@@ -196,9 +196,9 @@ impl State {
     fn slice(&self) -> Option<u64> {
         let of = |order: Order| match order {
             Order::Free => None,
-            Order::Paced | Order::Hold | Order::Freeze | Order::Stop => Some(SHORT_US),
-            Order::Shared => Some(USUAL_US),
-            Order::Watched => Some(LONG_US),
+            Order::Throttled | Order::Yield | Order::Evict | Order::Drain => Some(SHORT_US),
+            Order::Peer => Some(USUAL_US),
+            Order::Leader => Some(LONG_US),
         };
         self.members.iter().filter_map(|(_, member)| of(member.order)).max()
     }

@@ -210,8 +210,8 @@ impl HwQueue for CudaStream {
         self.member.stop(false).map_err(|why| self.failed("letting the program's channels go on", why))
     }
 
-    fn has_work(&self, has_work: bool) {
-        self.marks.has_work(has_work);
+    fn set_has_work(&self, has_work: bool) {
+        self.marks.set_has_work(has_work);
         if !has_work {
             // A driver that refuses is asked again when the stream is let go on.
             let _ = self.member.rest();
@@ -228,20 +228,22 @@ impl HwQueue for CudaStream {
 
     /// Changing over takes the GPU 0.2 ms, and a large graph some 0.05 ms to get there. A word that the stream writes does not
     /// make the GPU change over, as a memory set does, which is a kernel.
-    fn summon(&self) {
+    fn trigger_context_switch(&self) {
         // Whoever is refused comes a little later.
-        let _ = unless_capturing(|| self.with("turning to the program", |stream| self.marks.summon(stream)));
+        let _ = unless_capturing(|| {
+            self.with("turning to the program", |stream| self.marks.trigger_context_switch(stream))
+        });
     }
 
-    fn gives_way(&self) -> bool {
+    fn preempts_by_time_slice(&self) -> bool {
         true
     }
 
-    fn holds_what_is_launched(&self) -> bool {
+    fn accepts_launches_while_stopped(&self) -> bool {
         self.marks.are_stop_points()
     }
 
-    fn marks_from_any_thread(&self) -> bool {
+    fn can_mark_from_any_thread(&self) -> bool {
         self.only.is_none()
     }
 }

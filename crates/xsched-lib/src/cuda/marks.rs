@@ -110,7 +110,7 @@ impl Marks {
     }
 
     /// Gives the GPU something to do for the stream, so that it turns to the program. The stream's context is current.
-    pub(crate) fn summon(&self, stream: Stream) -> Result<(), Code> {
+    pub(crate) fn trigger_context_switch(&self, stream: Stream) -> Result<(), Code> {
         let (Kind::Words(words), Some(set)) = (&self.kind, vendor::SET_WORDS.get()) else { return Ok(()) };
         // SAFETY: the context is current, and the device may write there for as long as the process lives.
         checked(unsafe { set(words.cell.nothing_at(), 0, 1, stream) })
@@ -122,7 +122,7 @@ impl Marks {
     }
 
     /// A stream that has nothing to do stands nowhere, whatever the reason.
-    pub(crate) fn has_work(&self, has_work: bool) {
+    pub(crate) fn set_has_work(&self, has_work: bool) {
         self.change(|its| its.has_nothing = !has_work);
     }
 

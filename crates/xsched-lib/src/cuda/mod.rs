@@ -239,10 +239,10 @@ fn synchronize_device(real: impl FnOnce() -> Code) -> Code {
 fn wait_for_event(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
     let code = real();
     aside(|| {
-        if let Some(world) = world().filter(|world| code == vendor::SUCCESS && world.keeps_account())
+        if let Some(world) = world().filter(|world| code == vendor::SUCCESS && world.tracks_dependencies())
             && let Some(key) = key(stream, default)
         {
-            world.waits_for_anybody(key);
+            world.depends_on_any(key);
         }
     });
     code
@@ -253,7 +253,7 @@ fn after_waiting(real: impl FnOnce() -> Code) -> Code {
     let code = real();
     aside(|| {
         if let Some(world) = world() {
-            world.look_soon();
+            world.poll_soon();
         }
     });
     code

@@ -32,7 +32,7 @@ struct Group {
     /// None: as the program made them.
     priority: Option<u32>,
     /// Somebody more important is there.
-    gives_way: bool,
+    preempts_by_time_slice: bool,
 }
 
 static GROUPS: Mutex<Vec<Group>> = Mutex::new(Vec::new());
@@ -92,7 +92,7 @@ impl Member {
     fn join(device: DeviceId, means: Means) -> Result<Self, String> {
         let mut groups = groups();
         let Some(group) = groups.iter_mut().find(|group| group.device == device) else {
-            let (stopped, gives_way) = (false, false);
+            let (stopped, preempts_by_time_slice) = (false, false);
             groups.push(Group {
                 device,
                 means,
@@ -101,7 +101,7 @@ impl Member {
                 busy: 0,
                 stopped,
                 priority: None,
-                gives_way,
+                preempts_by_time_slice,
             });
             return Ok(Self::new(device));
         };
@@ -128,7 +128,7 @@ impl Member {
     }
 
     /// Whether the stream has something to do.
-    pub(super) fn has_work(&self, has_work: bool) {
+    pub(super) fn set_has_work(&self, has_work: bool) {
         // A device that refuses is asked again with the next change.
         let _ = self.change(|state| state.has_work = has_work);
     }
@@ -160,15 +160,15 @@ impl Member {
     pub(super) fn follow(&self, order: Order) {
         let wanted = match order {
             Order::Free => None,
-            Order::Watched => Some(kfd::FIRST),
+            Order::Leader => Some(kfd::FIRST),
             // Whoever may be stopped.
             _ => Some(kfd::LAST),
         };
         let mut groups = groups();
         let Some(group) = groups.iter_mut().find(|group| group.device == self.device) else { return };
-        let gives_way = order == Order::Paced || order.stops();
-        if (group.priority, group.gives_way) != (wanted, gives_way) {
-            (group.priority, group.gives_way) = (wanted, gives_way);
+        let preempts_by_time_slice = order == Order::Throttled || order.stops();
+        if (group.priority, group.preempts_by_time_slice) != (wanted, preempts_by_time_slice) {
+            (group.priority, group.preempts_by_time_slice) = (wanted, preempts_by_time_slice);
             group.tell_importance();
         }
     }
@@ -199,7 +199,7 @@ impl Group {
     fn tell_importance(&self) {
         let _ = self.tell();
         if let Means::Driver(gpu) = &self.means {
-            mask::follow(*gpu, self.gives_way);
+            mask::follow(*gpu, self.preempts_by_time_slice);
         }
     }
 

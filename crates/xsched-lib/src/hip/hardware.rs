@@ -341,9 +341,9 @@ impl HwQueue for HipStream {
         going.map_err(|why| self.failed("letting the queues run on", why))
     }
 
-    fn has_work(&self, has_work: bool) {
+    fn set_has_work(&self, has_work: bool) {
         if let Some(queues) = &self.queues {
-            queues.has_work(has_work);
+            queues.set_has_work(has_work);
         }
     }
 

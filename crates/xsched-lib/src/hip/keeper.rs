@@ -35,7 +35,7 @@ struct Keeper {
     /// Held during calls.
     calling: Mutex<()>,
     state: Mutex<State>,
-    bell: Condvar,
+    notifier: Condvar,
 }
 
 #[derive(Default)]
@@ -61,7 +61,7 @@ fn keeper() -> Option<&'static Keeper> {
         over: AtomicBool::new(false),
         calling: Mutex::new(()),
         state: Mutex::default(),
-        bell: Condvar::new(),
+        notifier: Condvar::new(),
     }));
     let new_address = ptr::from_ref(new).cast_mut();
     if KEEPER.compare_exchange(known, new_address, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -84,7 +84,7 @@ fn keep(keeper: &'static Keeper) {
         let mut state = lock(keeper);
         while state.jobs.is_empty() && !state.news && !pending {
             state.asleep = true;
-            state = keeper.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = keeper.notifier.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.asleep = false;
         }
         state.news = false;
@@ -137,7 +137,7 @@ pub(super) fn ask<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) 
     lock(keeper).jobs.push_back(Box::new(move || {
         let _ = sender.send(work());
     }));
-    keeper.bell.notify_one();
+    keeper.notifier.notify_one();
     receiver.recv_timeout(LONGEST).ok()
 }
 
@@ -154,6 +154,6 @@ pub(super) fn wake() {
     let mut state = lock(keeper);
     state.news = true;
     if state.asleep {
-        keeper.bell.notify_one();
+        keeper.notifier.notify_one();
     }
 }

@@ -174,7 +174,7 @@ fn update(driver: &File, queue: &Queue, stopped: bool, priority: Option<u32>) ->
         share: (share & !SHARE_BITS) | if stopped { 0 } else { active },
         priority: priority.unwrap_or_else(|| queue.priority.load(Ordering::Relaxed)),
     };
-    // Past our own watching: the program's wishes are another matter.
+    // Past our own watching: the program's hint_request are another matter.
     // SAFETY: the driver reads 24 bytes, which live until it returns.
     let answer = unsafe { crate::ioctl::real()(driver.as_raw_fd(), UPDATE_QUEUE, (&raw mut change).cast()) };
     if answer == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }

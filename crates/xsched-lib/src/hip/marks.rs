@@ -135,7 +135,7 @@ impl Marks {
         self.state().reached
     }
 
-    /// Waits until a marker is reached; none if it cannot be known.
+    /// Dependencies until a marker is reached; none if it cannot be known.
     pub(super) fn wait(&self, marker: Marker, timeout: Duration) -> Option<bool> {
         let deadline = Instant::now() + timeout;
         let mut state = self.state();

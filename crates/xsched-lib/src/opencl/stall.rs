@@ -79,7 +79,7 @@ impl StopPoints for Stalls {
         self.change(|state| state.stopped = false);
     }
 
-    fn has_work(&self, has_work: bool) {
+    fn set_has_work(&self, has_work: bool) {
         self.change(|state| state.has_nothing = !has_work);
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn unless_never(task: &TaskView, priority: Priority) -> Priority {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Grant::{Hold, Paced, Unpaced};
+    use crate::Grant::{Hold, Throttled, Unthrottled};
     use crate::policies::testing::{grants, idle, never, priority, ready};
 
     fn focused(task: TaskView) -> TaskView {
@@ -52,20 +52,20 @@ mod tests {
     fn the_focused_run_and_the_others_wait_whatever_their_priority() {
         let tasks =
             [ready(1, priority(200)), focused(ready(2, priority(-9))), focused(ready(3, priority(0)))];
-        assert_eq!(grants(&mut ActiveWindowFirst, 0, &tasks), [Hold, Unpaced, Unpaced]);
+        assert_eq!(grants(&mut ActiveWindowFirst, 0, &tasks), [Hold, Unthrottled, Unthrottled]);
     }
 
     #[test]
     fn the_others_run_while_the_focused_are_idle_and_may_lose_their_place() {
         let tasks = [ready(1, priority(0)), focused(idle(2, priority(0))), ready(3, priority(0))];
-        assert_eq!(grants(&mut ActiveWindowFirst, 0, &tasks), [Paced, Unpaced, Paced]);
-        assert_eq!(grants(&mut ActiveWindowFirst, 0, &[tasks[0], tasks[2]]), [Paced, Paced]);
-        assert_eq!(grants(&mut ActiveWindowFirst, 0, &[tasks[0]]), [Unpaced]);
+        assert_eq!(grants(&mut ActiveWindowFirst, 0, &tasks), [Throttled, Unthrottled, Throttled]);
+        assert_eq!(grants(&mut ActiveWindowFirst, 0, &[tasks[0], tasks[2]]), [Throttled, Throttled]);
+        assert_eq!(grants(&mut ActiveWindowFirst, 0, &[tasks[0]]), [Unthrottled]);
     }
 
     #[test]
     fn never_is_never_even_with_the_focus() {
         let tasks = [focused(ready(1, never())), ready(2, priority(0))];
-        assert_eq!(grants(&mut ActiveWindowFirst, 0, &tasks), [Hold, Unpaced]);
+        assert_eq!(grants(&mut ActiveWindowFirst, 0, &tasks), [Hold, Unthrottled]);
     }
 }

@@ -134,11 +134,11 @@ mod tests {
         let mut cfs = policy();
         let mut tasks = [ready(1, priority(0)), ready(2, priority(0))];
         let first = decide(&mut *cfs, 0, &tasks);
-        assert_eq!(first.grants(), [Grant::Paced, Grant::Hold]);
+        assert_eq!(first.grants(), [Grant::Throttled, Grant::Hold]);
         assert_eq!(first.next_look(), Some(Nanos::from_millis(5)));
         tasks[0].used = Nanos::from_millis(4);
-        assert_eq!(grants(&mut *cfs, 4_000, &tasks), [Grant::Paced, Grant::Hold]);
+        assert_eq!(grants(&mut *cfs, 4_000, &tasks), [Grant::Throttled, Grant::Hold]);
         tasks[0].used = Nanos::from_millis(5);
-        assert_eq!(grants(&mut *cfs, 5_000, &tasks), [Grant::Hold, Grant::Paced]);
+        assert_eq!(grants(&mut *cfs, 5_000, &tasks), [Grant::Hold, Grant::Throttled]);
     }
 }

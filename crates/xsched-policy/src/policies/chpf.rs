@@ -36,7 +36,7 @@ fn priority(task: &TaskView) -> Priority {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Grant::{Hold, Paced, Unpaced};
+    use crate::Grant::{Hold, Throttled, Unthrottled};
     use crate::policies::testing::{grants, idle, never, priority, ready};
 
     fn nice(nice: i8, task: TaskView) -> TaskView {
@@ -46,15 +46,15 @@ mod tests {
     #[test]
     fn the_least_nice_runs_whatever_its_priority() {
         let tasks = [nice(0, ready(1, priority(50))), nice(-20, ready(2, priority(0)))];
-        assert_eq!(grants(&mut LowestNiceFirst, 0, &tasks), [Hold, Unpaced]);
+        assert_eq!(grants(&mut LowestNiceFirst, 0, &tasks), [Hold, Unthrottled]);
         let tasks =
             [nice(0, ready(1, priority(0))), nice(-1, idle(2, priority(0))), nice(19, ready(3, priority(9)))];
-        assert_eq!(grants(&mut LowestNiceFirst, 0, &tasks), [Paced, Unpaced, Hold]);
+        assert_eq!(grants(&mut LowestNiceFirst, 0, &tasks), [Throttled, Unthrottled, Hold]);
     }
 
     #[test]
     fn never_is_never_and_no_value_is_out_of_range() {
         let tasks = [nice(-20, ready(1, never())), nice(i8::MIN, ready(2, priority(0)))];
-        assert_eq!(grants(&mut LowestNiceFirst, 0, &tasks), [Hold, Unpaced]);
+        assert_eq!(grants(&mut LowestNiceFirst, 0, &tasks), [Hold, Unthrottled]);
     }
 }

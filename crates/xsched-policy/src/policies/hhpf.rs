@@ -28,7 +28,7 @@ impl Policy for MachineHighestPriorityFirst {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Grant::{Hold, Paced, Unpaced};
+    use crate::Grant::{Hold, Throttled, Unthrottled};
     use crate::policies::testing::{grants, idle, never, priority, ready};
     use xsched_core::DeviceId;
 
@@ -41,14 +41,14 @@ mod tests {
         let mut policy = MachineHighestPriorityFirst;
         let mut tasks =
             [on(0, ready(1, priority(9))), on(0, ready(2, priority(0))), on(1, ready(3, priority(0)))];
-        assert_eq!(grants(&mut policy, 0, &tasks), [Unpaced, Hold, Hold]);
+        assert_eq!(grants(&mut policy, 0, &tasks), [Unthrottled, Hold, Hold]);
         tasks[0].ready = false;
-        assert_eq!(grants(&mut policy, 0, &tasks), [Unpaced, Paced, Paced]);
+        assert_eq!(grants(&mut policy, 0, &tasks), [Unthrottled, Throttled, Throttled]);
     }
 
     #[test]
     fn equals_run_on_all_devices_but_not_those_that_never_may() {
         let tasks = [on(0, ready(1, priority(9))), on(1, ready(2, priority(9))), on(2, idle(3, never()))];
-        assert_eq!(grants(&mut MachineHighestPriorityFirst, 0, &tasks), [Unpaced, Unpaced, Hold]);
+        assert_eq!(grants(&mut MachineHighestPriorityFirst, 0, &tasks), [Unthrottled, Unthrottled, Hold]);
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn by_priority(
         let rival = if index == whose { second } else { top };
         // The bar is never so low that a task may pass which must not run.
         if own >= bar {
-            out.grant(index, if own >= rival { Grant::Unpaced } else { Grant::Paced });
+            out.grant(index, if own >= rival { Grant::Unthrottled } else { Grant::Throttled });
         }
     }
 }
@@ -82,13 +82,13 @@ mod tests {
     #[test]
     fn only_the_highest_ready_priority_runs() {
         let tasks = [task(1, 10, true), task(2, 0, true), task(3, 10, true)];
-        assert_eq!(grants(&tasks), [Grant::Unpaced, Grant::Hold, Grant::Unpaced]);
+        assert_eq!(grants(&tasks), [Grant::Unthrottled, Grant::Hold, Grant::Unthrottled]);
     }
 
     #[test]
     fn an_idle_important_task_may_begin_without_asking_while_others_are_paced() {
         let tasks = [task(1, 10, false), task(2, 0, true), task(3, -5, true)];
-        assert_eq!(grants(&tasks), [Grant::Unpaced, Grant::Paced, Grant::Hold]);
+        assert_eq!(grants(&tasks), [Grant::Unthrottled, Grant::Throttled, Grant::Hold]);
     }
 
     #[test]

@@ -45,12 +45,12 @@ impl Policy for EarliestDeadlineFirst {
             .extend(runnable().filter(|(_, task)| task.ready).map(|(index, task)| (urgency(task), index)));
         let everybody = runnable().count();
         if everybody <= places {
-            runnable().for_each(|(index, _)| out.grant(index, Grant::Unpaced));
+            runnable().for_each(|(index, _)| out.grant(index, Grant::Unthrottled));
             return;
         }
         if self.urgent.is_empty() {
             // Whoever is first will be chosen anyway. While somebody runs, an idle task must ask: it may be the one too many.
-            runnable().for_each(|(index, _)| out.grant(index, Grant::Paced));
+            runnable().for_each(|(index, _)| out.grant(index, Grant::Throttled));
             return;
         }
         if self.urgent.len() > places {
@@ -58,7 +58,7 @@ impl Policy for EarliestDeadlineFirst {
             self.urgent.truncate(places);
         }
         for &(_, index) in &self.urgent {
-            out.grant(index, Grant::Paced);
+            out.grant(index, Grant::Throttled);
         }
     }
 
@@ -71,7 +71,7 @@ impl Policy for EarliestDeadlineFirst {
 mod tests {
     use super::*;
     use crate::policies::testing::{grants, idle, never, ready};
-    use Grant::{Hold, Paced, Unpaced};
+    use Grant::{Hold, Throttled, Unthrottled};
     use xsched_core::Deadline;
 
     fn due(id: u64, since_us: u64, span_us: Option<i64>) -> TaskView {
@@ -90,25 +90,29 @@ mod tests {
     #[test]
     fn the_k_earliest_run_and_arrival_counts_towards_the_deadline() {
         let tasks = [due(1, 0, Some(500)), due(2, 100, Some(300)), due(3, 0, Some(900)), due(4, 0, None)];
-        assert_eq!(grants(&mut k(1), 200, &tasks), [Hold, Paced, Hold, Hold]);
-        assert_eq!(grants(&mut k(2), 200, &tasks), [Paced, Paced, Hold, Hold]);
-        assert_eq!(grants(&mut k(3), 2_000, &tasks), [Paced, Paced, Paced, Hold], "late is still urgent");
-        assert_eq!(grants(&mut k(4), 200, &tasks), [Unpaced; 4]);
-        assert_eq!(grants(&mut k(0), 200, &tasks), [Hold, Paced, Hold, Hold], "one at least");
+        assert_eq!(grants(&mut k(1), 200, &tasks), [Hold, Throttled, Hold, Hold]);
+        assert_eq!(grants(&mut k(2), 200, &tasks), [Throttled, Throttled, Hold, Hold]);
+        assert_eq!(
+            grants(&mut k(3), 2_000, &tasks),
+            [Throttled, Throttled, Throttled, Hold],
+            "late is still urgent"
+        );
+        assert_eq!(grants(&mut k(4), 200, &tasks), [Unthrottled; 4]);
+        assert_eq!(grants(&mut k(0), 200, &tasks), [Hold, Throttled, Hold, Hold], "one at least");
     }
 
     #[test]
     fn those_without_a_deadline_come_last_in_order_of_arrival() {
         let tasks = [due(1, 50, None), due(2, 10, None), due(3, 60, Some(1_000_000)), ready(4, never())];
-        assert_eq!(grants(&mut k(1), 70, &tasks), [Hold, Hold, Paced, Hold]);
-        assert_eq!(grants(&mut k(2), 70, &tasks), [Hold, Paced, Paced, Hold]);
+        assert_eq!(grants(&mut k(1), 70, &tasks), [Hold, Hold, Throttled, Hold]);
+        assert_eq!(grants(&mut k(2), 70, &tasks), [Hold, Throttled, Throttled, Hold]);
     }
 
     #[test]
     fn an_idle_task_may_begin_at_once_only_if_nobody_runs_or_all_have_a_place() {
         let (busy, rest) = (due(1, 0, Some(10)), idle(2, TaskView::default()));
-        assert_eq!(grants(&mut k(1), 0, &[busy, rest]), [Paced, Hold]);
-        assert_eq!(grants(&mut k(2), 0, &[busy, rest]), [Unpaced, Unpaced]);
-        assert_eq!(grants(&mut k(1), 0, &[idle(1, busy), rest]), [Paced, Paced]);
+        assert_eq!(grants(&mut k(1), 0, &[busy, rest]), [Throttled, Hold]);
+        assert_eq!(grants(&mut k(2), 0, &[busy, rest]), [Unthrottled, Unthrottled]);
+        assert_eq!(grants(&mut k(1), 0, &[idle(1, busy), rest]), [Throttled, Throttled]);
     }
 }

@@ -58,7 +58,7 @@ fn ceiling(task: &TaskView) -> Priority {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Grant::{Hold, Paced, Unpaced};
+    use crate::Grant::{Hold, Throttled, Unthrottled};
     use crate::policies::testing::{decide, grants, priority, ready};
     use xsched_core::Laxity;
 
@@ -73,22 +73,22 @@ mod tests {
     fn lax_until_the_span_is_used_up_and_critical_from_then_on() {
         let tasks = [lax(1, 50, -5, 10), ready(2, priority(0))];
         let before = decide(&mut LaxityFirst, 149, &tasks);
-        assert_eq!(before.grants(), [Hold, Paced], "paced, for its place will be taken");
+        assert_eq!(before.grants(), [Hold, Throttled], "paced, for its place will be taken");
         assert_eq!(before.next_look(), Some(Nanos::from_micros(150)));
         let after = decide(&mut LaxityFirst, 150, &tasks);
-        assert_eq!((after.grants(), after.next_look()), (&[Unpaced, Hold][..], None));
+        assert_eq!((after.grants(), after.next_look()), (&[Unthrottled, Hold][..], None));
     }
 
     #[test]
     fn without_laxity_the_ordinary_priority_counts() {
         let tasks = [ready(1, priority(3)), ready(2, priority(4))];
-        assert_eq!(grants(&mut LaxityFirst, 0, &tasks), [Hold, Unpaced]);
+        assert_eq!(grants(&mut LaxityFirst, 0, &tasks), [Hold, Unthrottled]);
     }
 
     #[test]
     fn alone_it_needs_no_pacing_and_no_second_look() {
         let out = decide(&mut LaxityFirst, 100, &[lax(1, 50, -5, 10)]);
-        assert_eq!((out.grants(), out.next_look()), (&[Unpaced][..], None));
+        assert_eq!((out.grants(), out.next_look()), (&[Unthrottled][..], None));
     }
 
     #[test]
@@ -96,7 +96,7 @@ mod tests {
         let tasks = [lax(1, 50, -256, 1)];
         let out = decide(&mut LaxityFirst, 120, &tasks);
         assert_eq!((out.grants(), out.next_look()), (&[Hold][..], Some(Nanos::from_micros(150))));
-        assert_eq!(grants(&mut LaxityFirst, 150, &tasks), [Unpaced]);
+        assert_eq!(grants(&mut LaxityFirst, 150, &tasks), [Unthrottled]);
     }
 
     #[test]

@@ -129,7 +129,7 @@ impl Policy for MultiLevelFeedback {
                 }
             }
         }
-        let grant = if runnable == 1 { Grant::Unpaced } else { Grant::Paced };
+        let grant = if runnable == 1 { Grant::Unthrottled } else { Grant::Throttled };
         for (index, task) in tasks.iter().enumerate().filter(|(_, task)| may_run(task)) {
             let runs = first.is_none_or(|(place, chosen)| {
                 // Who would take the place of the running one anyway may begin at once.
@@ -198,7 +198,7 @@ mod tests {
         grants(&mut mlfq, 0, &[long]);
         long.used = Nanos::from_millis(70);
         let new = ready(2, priority(0));
-        assert_eq!(grants(&mut mlfq, 70_000, &[long, new]), [Grant::Hold, Grant::Paced]);
+        assert_eq!(grants(&mut mlfq, 70_000, &[long, new]), [Grant::Hold, Grant::Throttled]);
         grants(&mut mlfq, 1_069_999, &[long, TaskView { used: Nanos(1), ..new }]);
         assert_eq!(level(&mut mlfq, 0), 3);
         grants(&mut mlfq, 1_070_000, &[long, TaskView { used: Nanos(2), ..new }]);
@@ -211,9 +211,9 @@ mod tests {
         let (mut long, mut short) = (ready(1, priority(0)), ready(2, priority(0)));
         short.ready = false;
         grants(&mut mlfq, 0, &[long, short]);
-        assert_eq!(grants(&mut mlfq, 0, &[long, short]), [Grant::Paced, Grant::Hold]);
+        assert_eq!(grants(&mut mlfq, 0, &[long, short]), [Grant::Throttled, Grant::Hold]);
         long.used = Nanos::from_millis(6);
-        assert_eq!(grants(&mut mlfq, 6_000, &[long, short]), [Grant::Paced, Grant::Paced]);
+        assert_eq!(grants(&mut mlfq, 6_000, &[long, short]), [Grant::Throttled, Grant::Throttled]);
     }
 
     #[test]

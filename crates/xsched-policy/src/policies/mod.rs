@@ -82,7 +82,7 @@ pub static POLICIES: &[PolicyInfo] = &[
         number: 4,
         scope: Scope::Device,
         work_conserving: true,
-        summary: "tasks take turns in proportion to their utilization",
+        summary: "tasks take turns in proportion to their share",
         make: || Box::<UtilizationPartition>::default(),
     },
     PolicyInfo {
@@ -91,7 +91,7 @@ pub static POLICIES: &[PolicyInfo] = &[
         number: 5,
         scope: Scope::Device,
         work_conserving: true,
-        summary: "processes take turns in proportion to their utilization",
+        summary: "processes take turns in proportion to their share",
         make: || Box::<ProcessUtilizationPartition>::default(),
     },
     PolicyInfo {
@@ -100,7 +100,7 @@ pub static POLICIES: &[PolicyInfo] = &[
         number: 6,
         scope: Scope::Device,
         work_conserving: false,
-        summary: "no process has more than its utilization, even if the device is idle",
+        summary: "no process has more than its share, even if the device is idle",
         make: || Box::<StrictProcessUtilizationPartition>::default(),
     },
     PolicyInfo {

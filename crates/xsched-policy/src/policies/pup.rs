@@ -31,7 +31,7 @@ impl Policy for ProcessUtilizationPartition {
     fn decide(&mut self, now: Nanos, tasks: &[TaskView], out: &mut Decision) {
         let claims = self.processes.claims(tasks);
         let verdict = self.turns.decide(now, claims, self.params.timeslice.get(), Lengths::ByWeight);
-        self.processes.grant(&verdict, Grant::Unpaced, tasks, out);
+        self.processes.grant(&verdict, Grant::Unthrottled, tasks, out);
         if let Some(at) = verdict.until {
             out.again_at(at);
         }
@@ -70,7 +70,7 @@ impl Processes {
                 claim.consumed += self.consumed[index];
                 let demand = demand(&tasks[index]);
                 if demand != Demand::Barred {
-                    claim.weight = claim.weight.max(f64::from(tasks[index].hints.utilization.percent()));
+                    claim.weight = claim.weight.max(f64::from(tasks[index].hints.share.percent()));
                 }
                 if demand == Demand::Ready || claim.demand == Demand::Barred {
                     claim.demand = demand;
@@ -86,7 +86,7 @@ impl Processes {
         let runs = self.order.chunk_by(|(one, _), (other, _)| one == other);
         for (party, run) in runs.enumerate() {
             let grant = match verdict.grant(&self.claims, party) {
-                Grant::Unpaced => best,
+                Grant::Unthrottled => best,
                 other => other,
             };
             for &(_, index) in run.iter().filter(|&&(_, index)| demand(&tasks[index]) != Demand::Barred) {
@@ -115,7 +115,7 @@ impl Processes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policies::testing::{Device, assert_shares, grants, never, of_process, ready, utilization};
+    use crate::policies::testing::{Device, assert_shares, grants, never, of_process, ready, with_share};
 
     fn policy() -> Box<dyn Policy> {
         Box::<ProcessUtilizationPartition>::default()
@@ -125,10 +125,10 @@ mod tests {
     fn processes_get_their_shares_however_many_tasks_they_have() {
         for shares in [[50, 50], [75, 25], [10, 90]] {
             let mut device = Device::new(policy());
-            device.closed_loop(500, 0, of_process(7, utilization(shares[0])));
-            device.closed_loop(9_000, 0, of_process(3, utilization(shares[1])));
-            device.closed_loop(100, 0, of_process(7, utilization(shares[0])));
-            device.closed_loop(100, 0, of_process(7, utilization(shares[0])));
+            device.closed_loop(500, 0, of_process(7, with_share(shares[0])));
+            device.closed_loop(9_000, 0, of_process(3, with_share(shares[1])));
+            device.closed_loop(100, 0, of_process(7, with_share(shares[0])));
+            device.closed_loop(100, 0, of_process(7, with_share(shares[0])));
             let had = device.run_secs(20);
             assert_shares(&[had[0] + had[2] + had[3], had[1]], &shares, 1.0);
         }
@@ -138,28 +138,34 @@ mod tests {
     fn tasks_of_one_process_run_together_but_for_those_that_never_may() {
         let mut pup = policy();
         let tasks = [
-            of_process(9, ready(1, utilization(50))),
-            of_process(5, ready(2, utilization(50))),
+            of_process(9, ready(1, with_share(50))),
+            of_process(5, ready(2, with_share(50))),
             of_process(5, ready(3, never())),
-            TaskView { ready: false, ..of_process(5, ready(4, utilization(50))) },
+            TaskView { ready: false, ..of_process(5, ready(4, with_share(50))) },
         ];
-        assert_eq!(grants(&mut *pup, 0, &tasks), [Grant::Hold, Grant::Paced, Grant::Hold, Grant::Paced]);
-        assert_eq!(grants(&mut *policy(), 0, &tasks[1..]), [Grant::Unpaced, Grant::Hold, Grant::Unpaced]);
+        assert_eq!(
+            grants(&mut *pup, 0, &tasks),
+            [Grant::Hold, Grant::Throttled, Grant::Hold, Grant::Throttled]
+        );
+        assert_eq!(
+            grants(&mut *policy(), 0, &tasks[1..]),
+            [Grant::Unthrottled, Grant::Hold, Grant::Unthrottled]
+        );
     }
 
     #[test]
     fn the_death_of_a_task_does_not_wipe_out_what_its_process_consumed() {
         let mut device = Device::new(policy());
-        device.closed_loop(500, 0, of_process(1, utilization(50)));
-        device.short_lived(500, of_process(2, utilization(50)));
-        device.closed_loop(500, 0, of_process(2, utilization(50)));
+        device.closed_loop(500, 0, of_process(1, with_share(50)));
+        device.short_lived(500, of_process(2, with_share(50)));
+        device.closed_loop(500, 0, of_process(2, with_share(50)));
         let had = device.run_secs(20);
         assert_shares(&[had[0], had[1] + had[2]], &[50, 50], 1.0);
     }
 
     #[test]
     fn processes_are_sorted_anew_when_others_take_their_places() {
-        let task = |id, pid, percent| of_process(pid, ready(id, utilization(percent)));
+        let task = |id, pid, percent| of_process(pid, ready(id, with_share(percent)));
         let mut processes = Processes::default();
         for tasks in [[task(1, 5, 10), task(2, 9, 20)], [task(2, 9, 20), task(3, 5, 10)]] {
             let claims: Vec<_> =

@@ -1,4 +1,4 @@
-//! SPUP, "quota": PUP with a ceiling; no process has more than its utilization percent of the time, even if the device
+//! SPUP, "quota": PUP with a ceiling; no process has more than its share percent of the time, even if the device
 //! stands idle.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //!
 //! Each process has an allowance of device time that grows by its quota of the time passing. At rest it may save up for
 //! a few timeslices, no more. Consumption beyond it is a debt and is waited for. Quotas that add up to more than 100 are
-//! scaled down together. Those who have an allowance take turns as under PUP. Utilization 0 means never.
+//! scaled down together. Those who have an allowance take turns as under PUP. Share 0 means never.
 //!
 //! Use it when a tenant must not get more than it pays for, or to keep power or heat down. Not when idle device time is
 //! a loss: every other policy uses it.
@@ -104,7 +104,7 @@ impl Policy for StrictProcessUtilizationPartition {
         if let Some(at) = verdict.until {
             out.again_at(at);
         }
-        self.processes.grant(&verdict, Grant::Paced, tasks, out);
+        self.processes.grant(&verdict, Grant::Throttled, tasks, out);
     }
 
     fn configure(&mut self, params: &Params) {
@@ -119,7 +119,7 @@ impl Policy for StrictProcessUtilizationPartition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policies::testing::{Device, assert_shares, grants, of_process, ready, utilization};
+    use crate::policies::testing::{Device, assert_shares, grants, of_process, ready, with_share};
 
     fn policy() -> Box<dyn Policy> {
         Box::<StrictProcessUtilizationPartition>::default()
@@ -129,7 +129,7 @@ mod tests {
     fn had(quotas: &[i64], length_us: u64) -> Vec<f64> {
         let mut device = Device::new(policy());
         for (pid, &quota) in (0..).zip(quotas) {
-            device.closed_loop(length_us, 0, of_process(pid, utilization(quota)));
+            device.closed_loop(length_us, 0, of_process(pid, with_share(quota)));
         }
         device.run_secs(20)
     }
@@ -151,13 +151,13 @@ mod tests {
 
     #[test]
     fn no_quota_means_never() {
-        assert_eq!(grants(&mut *policy(), 0, &[of_process(1, ready(1, utilization(0)))]), [Grant::Hold]);
+        assert_eq!(grants(&mut *policy(), 0, &[of_process(1, ready(1, with_share(0)))]), [Grant::Hold]);
     }
 
     #[test]
     fn a_long_rest_saves_up_only_a_few_timeslices() {
         let mut spup = policy();
-        let mut task = of_process(1, ready(1, utilization(50)));
+        let mut task = of_process(1, ready(1, with_share(50)));
         task.ready = false;
         grants(&mut *spup, 0, &[task]);
         task.ready = true;

@@ -1,12 +1,12 @@
 //! For the tests of policies: tasks in a few words, and a device that runs one command at a time to its end.
 
-use xsched_core::{Hints, Nanos, Priority, ProcessId, TaskId, Utilization};
+use xsched_core::{Hints, Nanos, Priority, ProcessId, Share, TaskId};
 
 use crate::{Decision, Grant, Policy, TaskView};
 
-pub(super) fn utilization(percent: i64) -> TaskView {
-    let utilization = Utilization::new(percent).unwrap();
-    TaskView { hints: Hints { utilization, ..Hints::default() }, ..TaskView::default() }
+pub(super) fn with_share(percent: i64) -> TaskView {
+    let share = Share::new(percent).unwrap();
+    TaskView { hints: Hints { share, ..Hints::default() }, ..TaskView::default() }
 }
 
 pub(super) fn priority(priority: i64) -> TaskView {

@@ -188,8 +188,8 @@ impl Verdict {
         let rivals: u32 = self.present.iter().take(usize::from(claim.rank()) + 1).sum();
         match (runs, rivals) {
             (false, _) => Grant::Hold,
-            (true, 1) => Grant::Unpaced,
-            (true, _) => Grant::Paced,
+            (true, 1) => Grant::Unthrottled,
+            (true, _) => Grant::Throttled,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! UP, "share": tasks take turns whose lengths are in proportion to their utilization.
+//! UP, "share": tasks take turns whose lengths are in proportion to their share.
 //!
 //! ```text
 //!   share
@@ -9,7 +9,7 @@
 //!
 //! Shares are weights: 30 and 10 give the same as 75 and 25. What was consumed is measured, so a long command that
 //! outlasts its turn is paid for with a longer wait, and shares come out right in the long run. A task with
-//! utilization 0 runs when nobody else is ready; one with priority -256 never runs.
+//! share 0 runs when nobody else is ready; one with priority -256 never runs.
 //!
 //! Use it when several tenants were promised parts of a device. Not when answers must come fast: a turn comes round only
 //! after everybody else's. Not when a promise is also a ceiling: that is SPUP.
@@ -31,7 +31,7 @@ pub struct UtilizationPartition {
 
 impl Policy for UtilizationPartition {
     fn decide(&mut self, now: Nanos, tasks: &[TaskView], out: &mut Decision) {
-        let weight = |task: &TaskView| f64::from(task.hints.utilization.percent());
+        let weight = |task: &TaskView| f64::from(task.hints.share.percent());
         claims_of_tasks(&mut self.meter, tasks, weight, &mut self.claims);
         let verdict = self.turns.decide(now, &self.claims, self.params.timeslice.get(), Lengths::ByWeight);
         for index in 0..tasks.len() {
@@ -80,7 +80,7 @@ pub(super) fn demand(task: &TaskView) -> Demand {
 mod tests {
     use super::*;
     use crate::Grant;
-    use crate::policies::testing::{Device, assert_shares, grants, ready, utilization};
+    use crate::policies::testing::{Device, assert_shares, grants, ready, with_share};
 
     fn policy() -> Box<dyn Policy> {
         Box::<UtilizationPartition>::default()
@@ -92,7 +92,7 @@ mod tests {
             for shares in [&[50, 50][..], &[75, 25], &[25, 75], &[60, 30, 10], &[10, 90]] {
                 let mut device = Device::new(policy());
                 for (index, &share) in shares.iter().enumerate() {
-                    device.closed_loop(lengths_us[index], 0, utilization(share));
+                    device.closed_loop(lengths_us[index], 0, with_share(share));
                 }
                 assert_shares(&device.run_secs(20), shares, 1.0);
             }
@@ -102,42 +102,42 @@ mod tests {
     #[test]
     fn a_task_that_is_idle_between_commands_takes_its_turn_back() {
         let mut device = Device::new(policy());
-        device.closed_loop(1_000, 20, utilization(75));
-        device.closed_loop(100, 0, utilization(25));
+        device.closed_loop(1_000, 20, with_share(75));
+        device.closed_loop(100, 0, with_share(25));
         assert_shares(&device.run_secs(20), &[75, 25], 1.0);
     }
 
     #[test]
     fn a_ready_task_that_does_nothing_does_not_keep_the_others_out() {
         let mut device = Device::new(policy());
-        device.dud(utilization(50));
-        device.dud(utilization(50));
-        device.closed_loop(100, 0, utilization(50));
+        device.dud(with_share(50));
+        device.dud(with_share(50));
+        device.closed_loop(100, 0, with_share(50));
         assert!(device.run_secs(5)[2] > 10.0);
     }
 
     #[test]
     fn an_idle_holder_gives_its_turn_away_at_once() {
         let mut up = policy();
-        let mut tasks = [ready(1, utilization(50)), ready(2, utilization(50))];
-        assert_eq!(grants(&mut *up, 0, &tasks), [Grant::Paced, Grant::Hold]);
+        let mut tasks = [ready(1, with_share(50)), ready(2, with_share(50))];
+        assert_eq!(grants(&mut *up, 0, &tasks), [Grant::Throttled, Grant::Hold]);
         tasks[0].ready = false;
-        assert_eq!(grants(&mut *up, 10, &tasks), [Grant::Hold, Grant::Paced]);
+        assert_eq!(grants(&mut *up, 10, &tasks), [Grant::Hold, Grant::Throttled]);
     }
 
     #[test]
     fn without_a_share_a_task_runs_only_when_nobody_else_is_ready() {
         let mut up = policy();
-        let mut tasks = [ready(1, utilization(0)), ready(2, utilization(1))];
-        assert_eq!(grants(&mut *up, 0, &tasks), [Grant::Hold, Grant::Unpaced]);
+        let mut tasks = [ready(1, with_share(0)), ready(2, with_share(1))];
+        assert_eq!(grants(&mut *up, 0, &tasks), [Grant::Hold, Grant::Unthrottled]);
         tasks[1].ready = false;
-        assert_eq!(grants(&mut *up, 10, &tasks), [Grant::Paced, Grant::Unpaced]);
+        assert_eq!(grants(&mut *up, 10, &tasks), [Grant::Throttled, Grant::Unthrottled]);
     }
 
     #[test]
     fn a_debt_is_forgotten_while_nobody_wants_the_device() {
         let mut up = policy();
-        let mut tasks = [ready(1, utilization(50)), ready(2, utilization(50))];
+        let mut tasks = [ready(1, with_share(50)), ready(2, with_share(50))];
         grants(&mut *up, 0, &tasks);
         tasks[0].used = Nanos::from_millis(300);
         (tasks[0].ready, tasks[1].ready) = (false, false);

@@ -129,7 +129,7 @@ impl<'a> Device<'a> {
                 self.next = (now + tasks[task].head()).min(self.slice_end);
             }
             Phase::Running(task) => {
-                let preempted = tasks[task].has_work() && !tasks[task].granted;
+                let preempted = tasks[task].set_has_work() && !tasks[task].granted;
                 self.drain = None;
                 self.turn = tasks[task].seat + 1;
                 if preempted {
@@ -149,7 +149,7 @@ impl<'a> Device<'a> {
     /// Whether the running task keeps the device.
     fn goes_on(&mut self, running: usize, tasks: &mut [Task], now: u64, decided: bool) -> bool {
         let task = &mut tasks[running];
-        if !task.has_work() {
+        if !task.set_has_work() {
             return false;
         }
         if !task.granted {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use toml::Spanned;
-use xsched_core::{Deadline, Laxity, Level, Priority, Timeslice, Utilization};
+use xsched_core::{Deadline, Laxity, Level, Priority, Share, Timeslice};
 
 use super::values::{self, Time};
 
@@ -150,8 +150,8 @@ pub(super) struct TaskTable {
     pub(super) command: Spanned<CommandTable>,
     #[serde(default, deserialize_with = "values::priority")]
     pub(super) priority: Priority,
-    #[serde(default, deserialize_with = "values::utilization")]
-    pub(super) utilization: Utilization,
+    #[serde(default, deserialize_with = "values::share")]
+    pub(super) share: Share,
     #[serde(default, deserialize_with = "values::deadline")]
     pub(super) deadline: Option<Deadline>,
     #[serde(default)]

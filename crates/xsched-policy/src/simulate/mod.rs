@@ -63,7 +63,7 @@
 //! | `arrival.closed` | | optionally `think`, from the end of one job to the next |
 //! | `commands` | 1 | commands of a job |
 //! | `command` | | a time, or one of `uniform = { min, max }`, `exponential = { mean }`, `lognormal = { median, sigma }`, `list = [...]` |
-//! | `priority`, `utilization`, `deadline`, `laxity = { span, lax, critical }`, `nice`, `focused` | | hints |
+//! | `priority`, `share`, `deadline`, `laxity = { span, lax, critical }`, `nice`, `focused` | | hints |
 
 mod device;
 mod domain;
@@ -152,7 +152,7 @@ struct EveryoneRuns;
 impl Policy for EveryoneRuns {
     fn decide(&mut self, _now: Nanos, tasks: &[TaskView], out: &mut Decision) {
         for index in 0..tasks.len() {
-            out.grant(index, Grant::Unpaced);
+            out.grant(index, Grant::Unthrottled);
         }
     }
 }

@@ -56,7 +56,7 @@ pub struct TaskReport {
     /// Device time had.
     pub used_ns: u64,
     /// The same as a part of the time of the devices its tasks are on.
-    pub share: f64,
+    pub utilization: f64,
     /// Time it wanted to run and was held.
     pub held_ns: u64,
     /// How often it was stopped with work left.
@@ -242,7 +242,7 @@ impl Rows {
                 max_ns: own.max(),
             },
             used_ns: tally.used,
-            share: tally.used as f64 / (measured * places as f64),
+            utilization: tally.used as f64 / (measured * places as f64),
             held_ns: tally.held,
             preemptions: tally.preemptions,
             deadline_jobs: tally.due,

@@ -256,7 +256,7 @@ impl Spec {
                     .map_err(|why| fault(&entry.command.span(), why))?,
                 hints: Hints {
                     priority: entry.priority,
-                    utilization: entry.utilization,
+                    share: entry.share,
                     deadline: entry.deadline,
                     laxity: entry.laxity.map(|laxity| laxity.0),
                 },

@@ -85,7 +85,7 @@ fn task_cells(row: &TaskReport) -> Vec<String> {
         latency(row.latency.p90_ns),
         latency(row.latency.p99_ns),
         latency(row.latency.max_ns),
-        percent(row.share),
+        percent(row.utilization),
         match row.deadline_jobs {
             0 => "-".to_owned(),
             due => format!("{} of {}", grouped(row.deadline_misses), grouped(due)),

@@ -92,13 +92,13 @@ impl<'a> Task<'a> {
         }
     }
 
-    pub(super) fn has_work(&self) -> bool {
+    pub(super) fn set_has_work(&self) -> bool {
         !self.jobs.is_empty()
     }
 
     /// May run and wants to.
     pub(super) fn eligible(&self) -> bool {
-        self.granted && self.has_work()
+        self.granted && self.set_has_work()
     }
 
     /// When its oldest unfinished job came.
@@ -133,7 +133,7 @@ impl<'a> Task<'a> {
     /// Counts the oldest job as finished: its latency, and when the next job comes if it waited for this one.
     pub(super) fn finish_job(&mut self, now: u64) -> (u64, Option<u64>) {
         let arrival = self.jobs.pop_front().unwrap_or(now);
-        if self.has_work() {
+        if self.set_has_work() {
             self.commands_left = self.group.commands;
         }
         let latency = now - arrival;
@@ -161,8 +161,8 @@ impl<'a> Task<'a> {
     /// Keeps count of the time it wants to run and may not.
     pub(super) fn count_held(&mut self, now: u64) {
         match self.held_since {
-            None if !self.granted && self.has_work() => self.held_since = Some(now),
-            Some(since) if self.granted || !self.has_work() => {
+            None if !self.granted && self.set_has_work() => self.held_since = Some(now),
+            Some(since) if self.granted || !self.set_has_work() => {
                 self.tally.held += now - since;
                 self.held_since = None;
             }

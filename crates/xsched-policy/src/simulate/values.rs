@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
-use xsched_core::{Deadline, Level, Nanos, Priority, Timeslice, Utilization};
+use xsched_core::{Deadline, Level, Nanos, Priority, Share, Timeslice};
 
 /// A time as people write it: a number and a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,8 +115,8 @@ pub(super) fn micros<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, 
     whole_micros(deserializer)
 }
 
-pub(super) fn utilization<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Utilization, D::Error> {
-    Utilization::new(i64::deserialize(deserializer)?).map_err(de::Error::custom)
+pub(super) fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Share, D::Error> {
+    Share::new(i64::deserialize(deserializer)?).map_err(de::Error::custom)
 }
 
 pub(super) fn level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Level, D::Error> {

@@ -111,7 +111,7 @@ impl Model {
     }
 
     /// Whether a context has commands that are not finished.
-    pub(crate) fn has_work(&self, context: u32) -> bool {
+    pub(crate) fn set_has_work(&self, context: u32) -> bool {
         self.context(context).queues.iter().any(|queue| self.head(queue).is_some())
     }
 
@@ -127,7 +127,7 @@ impl Model {
         if self.now - self.inspected < pause {
             return None;
         }
-        let with_work = || self.live_contexts().filter(|context| self.has_work(*context));
+        let with_work = || self.live_contexts().filter(|context| self.set_has_work(*context));
         let count = with_work().count() as u64;
         if count == 0 || self.now - self.inspected < Nanos(interval.0 / count) {
             return None;

@@ -212,7 +212,7 @@ proptest! {
         }
         for look in looks {
             model.advance(model.now() + Nanos(look));
-            prop_assume!((0..lengths.len()).all(|context| model.has_work(number(context))));
+            prop_assume!((0..lengths.len()).all(|context| model.set_has_work(number(context))));
             let busy: Vec<_> = model.usage().iter().map(|usage| usage.busy).collect();
             let difference = *busy.iter().max().unwrap() - *busy.iter().min().unwrap();
             prop_assert!(difference <= config.slice, "{:?}", busy);

@@ -57,9 +57,8 @@ fn shown(options: &Options) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
     let quoted = |text: &str| toml::Value::from(text).to_string();
-    let limit = |limit: &Limit| {
-        format!("max_priority = {}\nmax_utilization = {}\n", limit.priority, limit.utilization.percent())
-    };
+    let limit =
+        |limit: &Limit| format!("max_priority = {}\nmax_share = {}\n", limit.priority, limit.share.percent());
     let _ = write!(
         text,
         "# a service of this user listens at {}\n\n[defaults]\npolicy = {}\ntimeslice_us = {}\nk = {}\n\n[limits]\n{}",
@@ -84,8 +83,8 @@ fn shown(options: &Options) -> String {
         if let Some(priority) = rule.priority {
             let _ = writeln!(text, "priority = {priority}");
         }
-        if let Some(utilization) = rule.utilization {
-            let _ = writeln!(text, "utilization = {}", utilization.percent());
+        if let Some(share) = rule.share {
+            let _ = writeln!(text, "share = {}", share.percent());
         }
     }
     text

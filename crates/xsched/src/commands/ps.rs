@@ -133,7 +133,7 @@ fn cells(task: &TaskStatus, rates: Option<&Rates>) -> [String; 10] {
         DeviceId(task.device).to_string(),
         task.priority.to_string(),
         term::state(task.state).to_owned(),
-        rate(|rates| term::percent(rates.share)),
+        rate(|rates| term::percent(rates.utilization)),
         rate(|rates| rates.launches_per_s.map_or(NOTHING.to_owned(), term::per_second)),
         rate(|rates| term::percent(rates.held)),
         task.preemptions.to_string(),
@@ -177,7 +177,8 @@ mod tests {
     }
 
     fn shown(columns: Option<usize>) -> String {
-        let rates = Rates { share: 0.784, held: 0.0, launches_per_s: Some(1234.0), preemptions_per_s: 1.0 };
+        let rates =
+            Rates { utilization: 0.784, held: 0.0, launches_per_s: Some(1234.0), preemptions_per_s: 1.0 };
         table(&status(), &HashMap::from([(1, rates)]), false, columns, Glyphs::UNICODE)
     }
 

@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
-use xsched_core::{Deadline, Laxity, LevelRequest, Limit, Nanos, Priority, Utilization};
+use xsched_core::{Deadline, Laxity, LevelRequest, Limit, Nanos, Priority, Share};
 use xsched_ipc::environment::{name, plain_name};
 
 /// Run a program under the scheduler.
@@ -28,7 +28,7 @@ pub(crate) struct Args {
 
     /// Share of the device in percent, for policies that share it.
     #[arg(short, long, value_name = "PERCENT", value_parser = share)]
-    share: Option<Utilization>,
+    share: Option<Share>,
 
     /// How long a piece of work may take from when it is ready, such as 5ms, for policies that keep deadlines.
     #[arg(long, value_name = "TIME", value_parser = deadline)]
@@ -103,7 +103,7 @@ fn warn(what: std::fmt::Arguments<'_>) {
     eprintln!("xsched: {what}");
 }
 
-/// What is not given stays as it is: whoever is run inside another `xsched run` inherits its wishes, as with `nice`.
+/// What is not given stays as it is: whoever is run inside another `xsched run` inherits its hint_request, as with `nice`.
 fn set_environment(command: &mut Command, args: &Args) {
     command.env(name::SCHEDULER, "GLB").env(name::AUTO, "ON").env_remove(name::POLICY);
     if let Some(socket) = std::env::var_os(name::SOCKET) {
@@ -117,7 +117,7 @@ fn set_environment(command: &mut Command, args: &Args) {
         }
     };
     wish(name::PRIORITY, args.priority.map(|priority| priority.to_string()));
-    wish(name::UTILIZATION, args.share.map(|share| share.percent().to_string()));
+    wish(name::SHARE, args.share.map(|share| share.percent().to_string()));
     wish(name::DEADLINE, args.deadline.map(|us| us.to_string()));
     wish(name::LAXITY, args.laxity.map(|us| us.to_string()));
     wish(name::LEVEL, args.level.map(|level| level.to_string()));
@@ -129,11 +129,11 @@ fn set_environment(command: &mut Command, args: &Args) {
     }
 }
 
-fn share(text: &str) -> Result<Utilization, String> {
+fn share(text: &str) -> Result<Share, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
     let percent =
         number.parse().map_err(|_| format!("share `{text}` is not a number of percent, 0 to 100"))?;
-    Utilization::new(percent).map_err(|error| error.to_string())
+    Share::new(percent).map_err(|error| error.to_string())
 }
 
 fn deadline(text: &str) -> Result<i64, String> {
@@ -192,7 +192,7 @@ mod tests {
     fn what_is_out_of_range_names_the_field_and_the_range() {
         for (error, expected) in [
             (budget("1us").unwrap_err(), "budget 1.0 us is out of range: allowed is 10 us to 10 s"),
-            (share("101").unwrap_err(), "utilization 101 is out of range: allowed is 0 to 100 (percent)"),
+            (share("101").unwrap_err(), "share 101 is out of range: allowed is 0 to 100 (percent)"),
             (
                 deadline("0us").unwrap_err(),
                 "deadline 0 is out of range: allowed is 1 to 86400000000 (microseconds)",

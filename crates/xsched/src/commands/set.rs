@@ -3,8 +3,8 @@
 use std::io::{self, Write as _};
 
 use anyhow::Context as _;
-use xsched_core::{Deadline, Laxity, Nanos, Priority, Utilization};
-use xsched_ipc::protocol::{Request, Status, Target, TaskStatus, Wishes};
+use xsched_core::{Deadline, Laxity, Nanos, Priority, Share};
+use xsched_ipc::protocol::{HintRequest, Request, Status, Target, TaskStatus};
 use xsched_policy::simulate::parse_time;
 
 use crate::term::{self, Glyphs};
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 
     /// Percent of the device, beside the shares of the others.
     #[arg(short, long, group = "change", value_name = "PERCENT", allow_negative_numbers = true, value_parser = share)]
-    share: Option<Utilization>,
+    share: Option<Share>,
 
     /// How long after becoming ready its work must be done, such as 5ms; or none.
     #[arg(long, group = "change", value_name = "TIME", value_parser = deadline)]
@@ -69,10 +69,10 @@ fn target(text: &str) -> Result<Target, String> {
     Ok(text.parse().map_or_else(|_| Target::Name(text.to_owned()), Target::Pid))
 }
 
-fn share(text: &str) -> Result<Utilization, String> {
+fn share(text: &str) -> Result<Share, String> {
     let number = text.trim_end_matches('%').trim_end();
     let percent = number.parse().map_err(|_| format!("`{text}` is not a number of percent, 0 to 100"))?;
-    Utilization::new(percent).map_err(|error| error.to_string())
+    Share::new(percent).map_err(|error| error.to_string())
 }
 
 fn deadline(text: &str) -> Result<Wish<Deadline>, String> {
@@ -112,15 +112,15 @@ impl Args {
     }
 
     /// What to ask for, of those who are as in `status`.
-    fn wishes(&self, status: &Status) -> Wishes {
+    fn hint_request(&self, status: &Status) -> HintRequest {
         let usual = || {
             let priority = self.priority.map(Priority::get);
             let now = status.tasks.iter().find(|task| self.means(task)).map(|task| task.priority);
             priority.or(now).unwrap_or(Priority::DEFAULT.get())
         };
-        Wishes {
+        HintRequest {
             priority: self.priority.map(|priority| priority.get().into()),
-            utilization: self.share.map(|share| share.percent().into()),
+            share: self.share.map(|share| share.percent().into()),
             deadline_us: self.deadline.map(|wish| match wish {
                 Wish::None => -1,
                 Wish::Some(deadline) => i64::try_from(deadline.get().0 / 1_000).unwrap_or(i64::MAX),
@@ -141,14 +141,14 @@ impl Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let tool = Tool::connect()?;
     let before = tool.status()?;
-    let (target, wishes) = (&args.target, args.wishes(&before));
+    let (target, hint_request) = (&args.target, args.hint_request(&before));
     let whom = || match target {
         Target::Pid(pid) => format!("pid {pid} was not changed"),
         Target::Name(name) => format!("`{name}` was not changed"),
     };
     let mut requests = Vec::new();
-    if wishes != Wishes::default() {
-        requests.push(Request::Set { target: target.clone(), wishes });
+    if hint_request != HintRequest::default() {
+        requests.push(Request::Set { target: target.clone(), hint_request });
     }
     if args.suspend {
         requests.push(Request::Suspend(target.clone()));
@@ -201,7 +201,7 @@ fn what_changed(args: &Args, old: Option<&TaskStatus>, now: &TaskStatus, glyphs:
         }
     };
     say(args.priority.is_some(), "priority", &|task| task.priority.to_string());
-    say(args.share.is_some(), "share", &|task| format!("{}%", task.utilization));
+    say(args.share.is_some(), "share", &|task| format!("{}%", task.share));
     say(args.deadline.is_some(), "deadline", &|task| span(task.deadline_us));
     say(args.laxity.is_some(), "laxity", &|task| span(task.laxity_us));
     if args.suspend {
@@ -225,11 +225,8 @@ mod tests {
 
     #[test]
     fn what_a_person_types_is_checked_by_name_and_range() {
-        assert_eq!(share("30%"), Ok(Utilization::new(30).unwrap()));
-        assert_eq!(
-            share("101").unwrap_err(),
-            "utilization 101 is out of range: allowed is 0 to 100 (percent)"
-        );
+        assert_eq!(share("30%"), Ok(Share::new(30).unwrap()));
+        assert_eq!(share("101").unwrap_err(), "share 101 is out of range: allowed is 0 to 100 (percent)");
         assert_eq!(deadline("5ms"), Ok(Wish::Some(Deadline::from_micros(5_000).unwrap())));
         assert_eq!(deadline("none"), Ok(Wish::None));
         assert!(deadline("0s").unwrap_err().contains("deadline 0 is out of range"));

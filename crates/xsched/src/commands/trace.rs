@@ -180,7 +180,7 @@ impl Recording {
         Ok(self.limit.is_some_and(|limit| self.began.elapsed() >= limit))
     }
 
-    /// Waits for the service that the command starts.
+    /// Dependencies for the service that the command starts.
     fn await_service(&mut self) -> anyhow::Result<Tool> {
         loop {
             match Tool::connect() {
@@ -232,7 +232,7 @@ impl Recording {
         left.map_or(PAUSE, |left| left.min(PAUSE))
     }
 
-    /// Waits for the command, if there is one: its exit status.
+    /// Dependencies for the command, if there is one: its exit status.
     fn wait_for_command(mut self) -> io::Result<Option<ExitStatus>> {
         self.limit = None;
         while self.child.is_some() {

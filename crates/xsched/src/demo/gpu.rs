@@ -82,8 +82,8 @@ impl Gpu {
                     done_us: since_start(*done),
                 })
                 .collect(),
-            background_share: done.unwrap_or(0.0) * plan.background_command_us as f64 / span_us,
-            foreground_share: requests.len() as f64 * request_us / span_us,
+            background_utilization: done.unwrap_or(0.0) * plan.background_command_us as f64 / span_us,
+            foreground_utilization: requests.len() as f64 * request_us / span_us,
             // A GPU does not tell who had it when.
             timeline: Vec::new(),
         })

@@ -80,28 +80,28 @@ fn card(results: &Results, scene: &Scene) -> String {
         Some(ratio) if scene.name != SceneName::Alone => (format!("{}×", times(ratio)), "p99 alone"),
         _ => (String::new(), ""),
     };
-    let share = match scene.background_of_rest() {
+    let utilization = match scene.background_of_rest() {
         Some(rest) => format!(
             "background: {} of the device, {} of what the foreground leaves",
-            percent(scene.background_share),
+            percent(scene.background_utilization),
             percent(rest)
         ),
-        None => format!("the foreground uses {} of the device", percent(scene.foreground_share)),
+        None => format!("the foreground uses {} of the device", percent(scene.foreground_utilization)),
     };
-    let foreground = width(scene.foreground_share);
-    let background = width(scene.background_share);
+    let foreground = width(scene.foreground_utilization);
+    let background = width(scene.background_utilization);
     format!(
         "<article class=\"card {name}\"><h2>{name}</h2><p class=\"meaning\">{meaning}</p>\
          <p class=\"number\"><b>{p99}</b><span class=\"ratio\">{ratio}</span></p>\
          <p class=\"unit\"><span>p99; p50 is {p50}</span><span>{of}</span></p>\
-         <div class=\"share\" aria-hidden=\"true\"><i class=\"fore\" style=\"width:{foreground:.1}%\"></i>\
-         <i class=\"back\" style=\"width:{background:.1}%\"></i></div><p class=\"note\">{share}</p></article>\n"
+         <div class=\"utilization\" aria-hidden=\"true\"><i class=\"fore\" style=\"width:{foreground:.1}%\"></i>\
+         <i class=\"back\" style=\"width:{background:.1}%\"></i></div><p class=\"note\">{utilization}</p></article>\n"
     )
 }
 
-/// A share as a width in percent that cannot leave its box.
-fn width(share: f64) -> f64 {
-    (share * 100.0).clamp(0.0, 100.0)
+/// A utilization as a width in percent that cannot leave its box.
+fn width(utilization: f64) -> f64 {
+    (utilization * 100.0).clamp(0.0, 100.0)
 }
 
 /// The rows of the table of all numbers.
@@ -118,7 +118,7 @@ fn rows(results: &Results) -> String {
             time(|l| l.p99),
             time(|l| l.max),
             results.ratio_p99(scene).map(|ratio| format!("{}×", times(ratio))),
-            rest.map(|_| fine_percent(scene.background_share)),
+            rest.map(|_| fine_percent(scene.background_utilization)),
             rest.map(fine_percent),
         ];
         let name = scene.name.as_str();

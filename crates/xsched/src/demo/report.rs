@@ -102,9 +102,9 @@ pub(crate) struct Scene {
     /// Every finished foreground request.
     pub foreground: Vec<Request>,
     /// Part of the device's time the background had; 0 when alone.
-    pub background_share: f64,
+    pub background_utilization: f64,
     /// Part of the device's time the foreground had.
-    pub foreground_share: f64,
+    pub foreground_utilization: f64,
     /// Who had the device when; empty where the device cannot tell.
     pub timeline: Vec<Span>,
 }
@@ -195,8 +195,8 @@ impl Scene {
 
     /// The background's part of the device time the foreground did not use; `None` in a scene without background.
     pub(crate) fn background_of_rest(&self) -> Option<f64> {
-        let rest = 1.0 - self.foreground_share;
-        (self.name != SceneName::Alone && rest > 0.0).then(|| self.background_share / rest)
+        let rest = 1.0 - self.foreground_utilization;
+        (self.name != SceneName::Alone && rest > 0.0).then(|| self.background_utilization / rest)
     }
 }
 
@@ -237,10 +237,10 @@ mod tests {
     #[test]
     fn the_rest_is_what_the_foreground_leaves() {
         let mut scene = sample::empty_scene(SceneName::XSched);
-        scene.foreground_share = 0.2;
-        scene.background_share = 0.4;
+        scene.foreground_utilization = 0.2;
+        scene.background_utilization = 0.4;
         assert_eq!(scene.background_of_rest(), Some(0.5));
-        scene.foreground_share = 1.0;
+        scene.foreground_utilization = 1.0;
         assert_eq!(scene.background_of_rest(), None);
         assert_eq!(sample::empty_scene(SceneName::Alone).background_of_rest(), None);
     }

@@ -68,7 +68,7 @@ pub(crate) fn run(
             Some((owner, span.start.max(from), span.end.min(to)))
         })
         .collect();
-    let share = |wanted| {
+    let utilization = |wanted| {
         let had = owned.iter().filter(|(owner, ..)| *owner == wanted).map(|(_, start, end)| *end - *start);
         had.fold(Nanos::ZERO, |sum, span| sum + span).as_secs_f64() / (to - from).as_secs_f64()
     };
@@ -79,8 +79,8 @@ pub(crate) fn run(
             .iter()
             .map(|(arrived, done)| Request { arrived_us: since_start(*arrived), done_us: since_start(*done) })
             .collect(),
-        background_share: share(Owner::Background),
-        foreground_share: share(Owner::Foreground),
+        background_utilization: utilization(Owner::Background),
+        foreground_utilization: utilization(Owner::Foreground),
         timeline: owned
             .iter()
             .map(|(task, start, end)| Span {
@@ -148,10 +148,10 @@ impl<'a> Program<'a> {
         if let (Some(scheduler), Some(page)) = (scheduler, &page) {
             let (page_fd, bell_fd) = (
                 inheritable(page.fd().context("a page without a descriptor")?)?,
-                inheritable(scheduler.bell().as_fd())?,
+                inheritable(scheduler.notifier().as_fd())?,
             );
             arg("--page-fd", page_fd.as_raw_fd().to_string());
-            arg("--bell-fd", bell_fd.as_raw_fd().to_string());
+            arg("--notifier-fd", bell_fd.as_raw_fd().to_string());
             passed.extend([page_fd, bell_fd]);
         }
         let child = command
@@ -172,7 +172,7 @@ impl<'a> Program<'a> {
         self.child.id()
     }
 
-    /// Waits until the device has run something of it, so that the scene begins under load.
+    /// Dependencies until the device has run something of it, so that the scene begins under load.
     fn wait_until_running(&self, device: &SimDevice) -> anyhow::Result<()> {
         let patience = Instant::now() + Duration::from_secs(10);
         while !device

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use xsched_core::{LevelRequest, Nanos};
-use xsched_ipc::{Bell, Client, JoinedQueue, Page};
+use xsched_ipc::{Client, Notifier, Page, ScheduledQueue};
 use xsched_sim::{SimDevice, SimQueue};
 
 /// One program of the demo; started by `xsched demo` itself.
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Descriptor of the simulated device.
     #[arg(long)]
     pub device_fd: RawFd,
-    /// Descriptors of the scheduler's page and bell; without them the program runs unscheduled.
+    /// Descriptors of the scheduler's page and notifier; without them the program runs unscheduled.
     #[arg(long, requires = "bell_fd")]
     pub page_fd: Option<RawFd>,
     #[arg(long)]
@@ -60,7 +60,7 @@ impl Role {
 /// The device as the program sees it.
 struct Launcher {
     hw: Arc<SimQueue>,
-    scheduled: Option<(Arc<JoinedQueue>, Client)>,
+    scheduled: Option<(Arc<ScheduledQueue>, Client)>,
 }
 
 impl Launcher {
@@ -68,8 +68,8 @@ impl Launcher {
         let device = SimDevice::from_fd(passed(args.device_fd)).context("no device")?;
         let hw = Arc::new(device.queue()?);
         let scheduled = match (args.page_fd, args.bell_fd) {
-            (Some(page), Some(bell)) => {
-                let client = Client::new(Page::attach(&passed(page))?, Bell::attach(passed(bell)));
+            (Some(page), Some(notifier)) => {
+                let client = Client::new(Page::attach(&passed(page))?, Notifier::attach(passed(notifier)));
                 Some((client.join(Arc::clone(&hw) as _, args.level)?, client))
             }
             _ => None,
@@ -87,7 +87,7 @@ impl Launcher {
     fn synchronize(&self) -> anyhow::Result<()> {
         use xsched_core::HwQueue as _;
         Ok(match &self.scheduled {
-            Some((queue, _)) => queue.lane().synchronized(|| self.hw.synchronize()),
+            Some((queue, _)) => queue.launch_path().synchronized(|| self.hw.synchronize()),
             None => self.hw.synchronize(),
         }?)
     }

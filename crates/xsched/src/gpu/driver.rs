@@ -257,7 +257,7 @@ impl Stream<'_> {
         self.gpu.check(code, "cuLaunchKernel")
     }
 
-    /// Waits until everything launched is done.
+    /// Dependencies until everything launched is done.
     pub(crate) fn synchronize(&self) -> anyhow::Result<()> {
         // SAFETY: streams are never destroyed.
         let code = unsafe { (self.gpu.functions.synchronize)(self.handle) };
@@ -286,7 +286,7 @@ impl Event<'_> {
         if code == NOT_READY { Ok(false) } else { self.gpu.check(code, "cuEventQuery").map(|()| true) }
     }
 
-    /// Waits until the device has passed it.
+    /// Dependencies until the device has passed it.
     pub(crate) fn wait(&self) -> anyhow::Result<()> {
         // SAFETY: as above.
         let code = unsafe { (self.gpu.functions.synchronize_event)(self.handle) };

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use xsched_ipc::protocol::{QueueStatus, Reply, Request as Ask, Settings, Status, Target, Wishes};
+use xsched_ipc::protocol::{HintRequest, QueueStatus, Reply, Request as Ask, Settings, Status, Target};
 use xsched_policy::{POLICIES, PolicyInfo};
 
 use super::message::{Request, Response};
@@ -177,15 +177,15 @@ fn need<T>(value: Option<T>, name: &str) -> Result<T, Response> {
 fn hint(service: &Path, body: &[u8]) -> Answer {
     let hint: Hint =
         serde_json::from_slice(body).map_err(|error| bad(format_args!("not a hint: {error}")))?;
-    let wishes = Wishes::default();
-    let wishes = match hint.kind {
-        1 => Wishes { priority: Some(need(hint.priority, "priority")?), ..wishes },
-        2 => Wishes { utilization: Some(need(hint.utilization, "utilization")?), ..wishes },
+    let hint_request = HintRequest::default();
+    let hint_request = match hint.kind {
+        1 => HintRequest { priority: Some(need(hint.priority, "priority")?), ..hint_request },
+        2 => HintRequest { share: Some(need(hint.utilization, "utilization")?), ..hint_request },
         3 => {
             let timeslice_us = Some(need(hint.timeslice, "timeslice")?);
             return done(&connect(service)?, &Ask::Policy { name: None, timeslice_us, k: None });
         }
-        4 => Wishes { deadline_us: Some(need(hint.deadline, "deadline")?), ..wishes },
+        4 => HintRequest { deadline_us: Some(need(hint.deadline, "deadline")?), ..hint_request },
         5 => {
             let k = Some(need(hint.k, "k")?);
             return done(&connect(service)?, &Ask::Policy { name: None, timeslice_us: None, k });
@@ -193,7 +193,7 @@ fn hint(service: &Path, body: &[u8]) -> Answer {
         6 => {
             let span = need(hint.laxity, "laxity")?;
             let laxity = (span, hint.lax_prio.unwrap_or(0), hint.crit_prio.unwrap_or(0));
-            Wishes { laxity: Some(laxity), ..wishes }
+            HintRequest { laxity: Some(laxity), ..hint_request }
         }
         7 => {
             // No process has the number 0: nobody has the focus.
@@ -211,9 +211,9 @@ fn hint(service: &Path, body: &[u8]) -> Answer {
     let order = match (hint.handle, hint.pid) {
         (Some(handle), _) => {
             let queue = find(&tool.status().map_err(failed)?, handle)?.handle;
-            Ask::SetQueue { queue, wishes }
+            Ask::SetQueue { queue, hint_request }
         }
-        (None, Some(pid)) => Ask::Set { target: Target::Pid(pid), wishes },
+        (None, Some(pid)) => Ask::Set { target: Target::Pid(pid), hint_request },
         (None, None) => return Err(bad("the hint has neither `handle` nor `pid`")),
     };
     done(&tool, &order)

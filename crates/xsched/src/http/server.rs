@@ -266,7 +266,7 @@ fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
 }
 
-/// Waits until something can be done, at most for so long; tells where, listeners first.
+/// Dependencies until something can be done, at most for so long; tells where, listeners first.
 fn wait(listeners: &[Listener], clients: &[Client], limit: Option<Duration>) -> Vec<bool> {
     let mut fds: Vec<PollFd<'_>> =
         listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use xsched_ipc::protocol::{Reply, Request, Settings, Target, Wishes};
+use xsched_ipc::protocol::{HintRequest, Reply, Request, Settings, Target};
 
 use super::*;
 
@@ -108,27 +108,30 @@ fn queues_are_configured() {
 fn hints_of_every_type_reach_the_service() {
     let service = FakeService::plain();
     let address = compat(&service);
-    let set = |wishes| Request::Set { target: Target::Pid(4711), wishes };
-    let none = Wishes::default();
+    let set = |hint_request| Request::Set { target: Target::Pid(4711), hint_request };
+    let none = HintRequest::default();
     let turns = |timeslice_us, k| Request::Policy { name: None, timeslice_us, k };
     for (hint, wanted) in [
         (
             json!({"hint_type": 1, "handle": 0x1_0000_0000_u64, "priority": -3}),
-            Request::SetQueue { queue: 0x1_0000_0000, wishes: Wishes { priority: Some(-3), ..none.clone() } },
+            Request::SetQueue {
+                queue: 0x1_0000_0000,
+                hint_request: HintRequest { priority: Some(-3), ..none.clone() },
+            },
         ),
         (
             json!({"hint_type": 2, "pid": 4711, "utilization": 30}),
-            set(Wishes { utilization: Some(30), ..none.clone() }),
+            set(HintRequest { share: Some(30), ..none.clone() }),
         ),
         (json!({"hint_type": 3, "timeslice": 700}), turns(Some(700), None)),
         (
             json!({"hint_type": 4, "pid": 4711, "deadline": 9}),
-            set(Wishes { deadline_us: Some(9), ..none.clone() }),
+            set(HintRequest { deadline_us: Some(9), ..none.clone() }),
         ),
         (json!({"hint_type": 5, "k": 2}), turns(None, Some(2))),
         (
             json!({"hint_type": 6, "pid": 4711, "laxity": 8, "lax_prio": 1, "crit_prio": 2}),
-            set(Wishes { laxity: Some((8, 1, 2)), ..none }),
+            set(HintRequest { laxity: Some((8, 1, 2)), ..none }),
         ),
         (json!({"hint_type": 7, "pid": 4711}), Request::Focus(Some(4711))),
         (json!({"hint_type": 7, "pid": 0}), Request::Focus(None)),

@@ -45,9 +45,9 @@ fn task(task: u64, name: &str, device: u64, priority: i16, state: TaskState) -> 
     }
 }
 
-/// A task that has `share` of its device in even seconds and half of that in odd ones, and is held for the rest.
-fn after(second: u64, task: &TaskStatus, share: f64) -> TaskStatus {
-    let used: f64 = (0..second).map(|s| if s % 2 == 0 { share } else { share / 2.0 }).sum();
+/// A task that has `utilization` of its device in even seconds and half of that in odd ones, and is held for the rest.
+fn after(second: u64, task: &TaskStatus, utilization: f64) -> TaskStatus {
+    let used: f64 = (0..second).map(|s| if s % 2 == 0 { utilization } else { utilization / 2.0 }).sum();
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds of a test")]
     let used_ns = (used * SECOND as f64) as u64;
     TaskStatus {
@@ -80,7 +80,10 @@ fn two_devices() -> Screen {
     ];
     let mut screen = Screen::new(Glyphs::UNICODE);
     for second in 0..=31 {
-        screen.update(look(second, tasks.iter().map(|(task, share)| after(second, task, *share)).collect()));
+        screen.update(look(
+            second,
+            tasks.iter().map(|(task, utilization)| after(second, task, *utilization)).collect(),
+        ));
     }
     screen
 }
@@ -185,11 +188,11 @@ fn keys_change_the_priority_of_the_task_under_the_cursor() {
         (KeyCode::Char('l'), -100),
     ] {
         // Raised above the other it moves up, and the cursor with it.
-        let Some(Order::Ask(Request::Set { target, wishes }, done)) = press(&mut screen, key) else {
+        let Some(Order::Ask(Request::Set { target, hint_request }, done)) = press(&mut screen, key) else {
             panic!("{key:?}")
         };
         assert_eq!(target, Target::Pid(4002));
-        assert_eq!(wishes.priority, Some(expected), "{key:?}: {done}");
+        assert_eq!(hint_request.priority, Some(expected), "{key:?}: {done}");
     }
     assert_eq!(press(&mut screen, KeyCode::Char('l')), None, "it has that already");
     assert!(screen.note.as_ref().unwrap().text.contains("already"));
@@ -199,17 +202,17 @@ fn keys_change_the_priority_of_the_task_under_the_cursor() {
 fn priorities_end_where_they_end() {
     let mut screen = two_devices();
     screen.expect(4001, |task| task.priority = 250);
-    let Some(Order::Ask(Request::Set { wishes, .. }, _)) = press(&mut screen, KeyCode::PageUp) else {
+    let Some(Order::Ask(Request::Set { hint_request, .. }, _)) = press(&mut screen, KeyCode::PageUp) else {
         panic!()
     };
-    assert_eq!(wishes.priority, Some(255));
+    assert_eq!(hint_request.priority, Some(255));
     assert_eq!(press(&mut screen, KeyCode::PageUp), None);
     screen.expect(4001, |task| task.priority = -254);
     screen.selected = Some(1);
-    let Some(Order::Ask(Request::Set { wishes, .. }, _)) = press(&mut screen, KeyCode::PageDown) else {
+    let Some(Order::Ask(Request::Set { hint_request, .. }, _)) = press(&mut screen, KeyCode::PageDown) else {
         panic!()
     };
-    assert_eq!(wishes.priority, Some(-255), "never -256, which means never run");
+    assert_eq!(hint_request.priority, Some(-255), "never -256, which means never run");
 }
 
 #[test]

@@ -1,32 +1,32 @@
-//! The share of one task over the last minute.
+//! The utilization of one task over the last minute.
 
 use std::collections::VecDeque;
 
 /// What is remembered.
 pub(super) const SPAN_NS: u64 = 60_000_000_000;
 
-/// One share, and the time it was measured over.
+/// One utilization, and the time it was measured over.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sample {
     from_ns: u64,
     to_ns: u64,
-    share: f64,
+    utilization: f64,
 }
 
-/// Shares, oldest first.
+/// Utilizations, oldest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct History(VecDeque<Sample>);
 
 impl History {
     /// Remembers one more, and forgets what is older than a minute.
-    pub(super) fn push(&mut self, from_ns: u64, to_ns: u64, share: f64) {
-        self.0.push_back(Sample { from_ns, to_ns, share });
+    pub(super) fn push(&mut self, from_ns: u64, to_ns: u64, utilization: f64) {
+        self.0.push_back(Sample { from_ns, to_ns, utilization });
         while self.0.front().is_some_and(|sample| sample.to_ns + SPAN_NS < to_ns) {
             self.0.pop_front();
         }
     }
 
-    /// The last minute in `columns` equal parts, oldest first: the mean share in each, none where nothing is known.
+    /// The last minute in `columns` equal parts, oldest first: the mean utilization in each, none where nothing is known.
     ///
     /// The parts begin at multiples of their length, so that a part keeps its value while the picture moves on.
     pub(super) fn columns(&self, now_ns: u64, columns: usize) -> Vec<Option<f64>> {
@@ -46,7 +46,7 @@ impl History {
         let (mut total, mut known) = (0.0, 0.0);
         for sample in &self.0 {
             let overlap = sample.to_ns.min(to_ns).saturating_sub(sample.from_ns.max(from_ns)) as f64;
-            total += overlap * sample.share;
+            total += overlap * sample.utilization;
             known += overlap;
         }
         (known > 0.0).then(|| total / known)
@@ -62,8 +62,8 @@ mod tests {
     #[test]
     fn a_column_is_the_mean_over_its_time() {
         let mut history = History::default();
-        for (second, share) in [(56, 1.0), (57, 0.0), (58, 0.5), (59, 0.5)] {
-            history.push(second * SECOND, (second + 1) * SECOND, share);
+        for (second, utilization) in [(56, 1.0), (57, 0.0), (58, 0.5), (59, 0.5)] {
+            history.push(second * SECOND, (second + 1) * SECOND, utilization);
         }
         let columns = history.columns(60 * SECOND, 30);
         assert_eq!(columns.len(), 30);

@@ -28,7 +28,7 @@ pub(super) const HELP: [(&str, &str); 12] = [
     ("s r", "suspend, resume"),
     ("p", "choose the policy"),
     ("/", "show only what contains a text"),
-    ("d", "sort by device, share, held, wait or name"),
+    ("d", "sort by device, utilization, held, wait or name"),
     ("?", "this help"),
     ("q", "quit (also Esc, Ctrl-C)"),
     ("HELD", "part of the time a task had work and was held"),
@@ -152,10 +152,11 @@ impl Screen {
             return None;
         }
         self.expect(pid, |task| task.priority = priority);
-        let wishes = xsched_ipc::protocol::Wishes { priority: Some(priority.into()), ..Default::default() };
+        let hint_request =
+            xsched_ipc::protocol::HintRequest { priority: Some(priority.into()), ..Default::default() };
         let arrow = self.glyphs.arrow;
         let done = format!("{whom} (pid {pid}): priority {old} {arrow} {priority}");
-        Some(Order::Ask(Request::Set { target: Target::Pid(pid), wishes }, done))
+        Some(Order::Ask(Request::Set { target: Target::Pid(pid), hint_request }, done))
     }
 
     fn suspend(&mut self) -> Option<Order> {

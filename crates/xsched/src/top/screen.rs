@@ -15,7 +15,7 @@ pub(super) enum Sort {
     #[default]
     Device,
     /// Who has most of a device.
-    Share,
+    Utilization,
     /// Who is held longest.
     Held,
     /// Who waits longest.
@@ -28,8 +28,8 @@ impl Sort {
     /// The order after this one.
     pub(super) fn next(self) -> Self {
         match self {
-            Self::Device => Self::Share,
-            Self::Share => Self::Held,
+            Self::Device => Self::Utilization,
+            Self::Utilization => Self::Held,
             Self::Held => Self::Wait,
             Self::Wait => Self::Name,
             Self::Name => Self::Device,
@@ -40,7 +40,7 @@ impl Sort {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Device => "device",
-            Self::Share => "share",
+            Self::Utilization => "utilization",
             Self::Held => "held",
             Self::Wait => "wait",
             Self::Name => "name",
@@ -136,7 +136,7 @@ impl Screen {
         self.histories.retain(|id, _| new.tasks.iter().any(|task| task.task == *id));
         let from_ns = old.map_or(new.now_ns, |old| old.now_ns);
         for (id, rates) in &self.rates {
-            self.histories.entry(*id).or_default().push(from_ns, new.now_ns, rates.share);
+            self.histories.entry(*id).or_default().push(from_ns, new.now_ns, rates.utilization);
         }
         self.note.take_if(|note| !note.wrong && new.now_ns.saturating_sub(note.since_ns) >= GOOD_NEWS_NS);
         self.status = Some(new);
@@ -184,7 +184,9 @@ impl Screen {
         let rate = |task: &TaskStatus, of: fn(&Rates) -> f64| self.rates_of(task).map_or(-1.0, of);
         match self.sort {
             Sort::Device => {}
-            Sort::Share => tasks.sort_by(|a, b| rate(b, |r| r.share).total_cmp(&rate(a, |r| r.share))),
+            Sort::Utilization => {
+                tasks.sort_by(|a, b| rate(b, |r| r.utilization).total_cmp(&rate(a, |r| r.utilization)))
+            }
             Sort::Held => tasks.sort_by(|a, b| rate(b, |r| r.held).total_cmp(&rate(a, |r| r.held))),
             Sort::Wait => tasks.sort_by_key(|task| std::cmp::Reverse(task.wait_p99_us)),
             Sort::Name => tasks.sort_by(|a, b| a.name.cmp(&b.name)),
@@ -265,7 +267,7 @@ mod tests {
         screen.update(look(1, SECOND, vec![task(1, "a", 0, 0)]));
         assert!(screen.rates.is_empty());
         screen.update(look(1, 3 * SECOND, vec![task(1, "a", 0, SECOND)]));
-        assert!((screen.rates[&1].share - 0.5).abs() < 1e-9);
+        assert!((screen.rates[&1].utilization - 0.5).abs() < 1e-9);
         assert_eq!(screen.rounds_per_s, Some(1000.0));
         let columns = screen.histories[&1].columns(3 * SECOND, 60);
         assert_eq!(columns[57..], [None, Some(0.5), Some(0.5)]);
@@ -319,7 +321,7 @@ mod tests {
         assert_eq!(names(&screen), ["c", "a", "b"]);
         screen.move_by(2);
         assert_eq!(screen.selected, Some(2));
-        screen.sort = Sort::Share;
+        screen.sort = Sort::Utilization;
         screen.update(look(1, 2 * SECOND, tasks(SECOND)));
         assert_eq!(names(&screen), ["b", "c", "a"]);
         assert_eq!((screen.row, screen.selected), (0, Some(2)));

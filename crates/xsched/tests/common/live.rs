@@ -9,9 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use assert_cmd::cargo::cargo_bin;
-use xsched_core::{DeviceId, Link};
+use xsched_core::{DeviceId, SchedulerLink};
 use xsched_ipc::Page;
-use xsched_ipc::protocol::{PROTOCOL, Reply, Request, Wishes};
+use xsched_ipc::protocol::{HintRequest, PROTOCOL, Reply, Request};
 use xsched_ipc::socket::{Connection, Packet};
 
 /// A service that ends with the test.
@@ -71,11 +71,11 @@ pub(crate) struct Program {
     page: Arc<Page>,
 }
 
-struct Bell<'a>(&'a Connection);
+struct Notifier<'a>(&'a Connection);
 
-impl Link for Bell<'_> {
-    fn ring(&self) {
-        self.0.ring();
+impl SchedulerLink for Notifier<'_> {
+    fn notify(&self) {
+        self.0.notify();
     }
 
     fn alive(&self) -> bool {
@@ -93,7 +93,7 @@ impl Program {
             protocol: PROTOCOL,
             version: "test".into(),
             name: Some(name.into()),
-            wishes: Wishes::default(),
+            hint_request: HintRequest::default(),
         };
         connection.send(&request, None, true).unwrap();
         let Some(Packet::Message(Reply::Welcome { .. }, Some(fd))) = connection.receive(true).unwrap() else {
@@ -106,36 +106,36 @@ impl Program {
     pub(crate) fn queue(&self, threshold: u32) -> usize {
         let slot = self.page.take_slot(DeviceId(DEVICE)).unwrap();
         self.page.slot(slot).unwrap().show_settings(1, threshold, threshold / 2);
-        self.connection.ring();
+        self.connection.notify();
         slot
     }
 
     /// A queue gets a priority, and with it a task, of its own.
     pub(crate) fn raise(&self, slot: usize, priority: i64) {
-        let wishes = Wishes { priority: Some(priority), ..Wishes::default() };
-        self.connection.send(&Request::QueueHint { slot, wishes }, None, true).unwrap();
+        let hint_request = HintRequest { priority: Some(priority), ..HintRequest::default() };
+        self.connection.send(&Request::QueueHint { slot, hint_request }, None, true).unwrap();
         let answer = self.connection.receive::<Reply>(true).unwrap();
         assert!(matches!(answer, Some(Packet::Message(Reply::Done, _))), "{answer:?}");
     }
 
     /// A queue has work from now on.
     pub(crate) fn busy(&self, slot: usize) {
-        self.page.slot(slot).unwrap().gate.announce(&Bell(&self.connection));
+        self.page.slot(slot).unwrap().gate.mark_busy(&Notifier(&self.connection));
     }
 
     /// A queue has no work any more.
     pub(crate) fn idle(&self, slot: usize) {
         let gate = &self.page.slot(slot).unwrap().gate;
-        assert!(gate.quiet(gate.epoch(), &Bell(&self.connection)));
+        assert!(gate.mark_idle(gate.epoch(), &Notifier(&self.connection)));
     }
 
     /// Whether a queue is held.
     pub(crate) fn is_held(&self, slot: usize) -> bool {
-        self.page.slot(slot).unwrap().gate.order() == xsched_core::Order::Hold
+        self.page.slot(slot).unwrap().gate.order() == xsched_core::Order::Yield
     }
 }
 
-/// Waits until something is so.
+/// Dependencies until something is so.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {

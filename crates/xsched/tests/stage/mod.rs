@@ -13,7 +13,7 @@ use xsched_ipc::socket::{Connection, Packet};
 
 const XSCHED: &str = env!("CARGO_BIN_EXE_xsched");
 
-/// Waits until something has happened.
+/// Dependencies until something has happened.
 pub(crate) fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let patience = Instant::now() + Duration::from_secs(60);
     while !happened() {

@@ -209,7 +209,7 @@ impl HwQueue for HsaQueue {
         Progress { marker: marks.reached, at: None }
     }
 
-    fn may_be_waited_for(&self) -> Result<(), HalError> {
+    fn check_waitable(&self) -> Result<(), HalError> {
         if self.waits_for_program(&self.marks()) {
             return Err(self.failed("waiting for a marker", "the queue waits for the program"));
         }
@@ -235,9 +235,9 @@ impl HwQueue for HsaQueue {
         going.map_err(|why| self.failed("letting the queues run on", why))
     }
 
-    fn has_work(&self, has_work: bool) {
+    fn set_has_work(&self, has_work: bool) {
         if let Some(queues) = &self.queues {
-            queues.has_work(has_work);
+            queues.set_has_work(has_work);
         }
     }
 

@@ -54,7 +54,7 @@ const _: () = assert!(size_of::<Packet>() == 64 && std::mem::offset_of!(Queue, d
 impl Packet {
     pub(super) const BARRIER_AND: u32 = 3;
     pub(super) const BARRIER_OR: u32 = 5;
-    /// Waits until all before it are done.
+    /// Dependencies until all before it are done.
     pub(super) const IN_ORDER: u32 = 1 << 8;
 }
 

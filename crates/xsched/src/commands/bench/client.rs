@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use xsched_core::{DeviceId, Gate, Link, Nanos};
+use xsched_core::{DeviceId, Gate, Nanos, SchedulerLink};
 use xsched_ipc::Page;
-use xsched_ipc::protocol::{PROTOCOL, Reply, Request, Wishes};
+use xsched_ipc::protocol::{HintRequest, PROTOCOL, Reply, Request};
 use xsched_ipc::socket::{Connection, Packet};
 
 /// One client.
@@ -34,10 +34,10 @@ pub(super) struct Joined {
     pub(super) took: Nanos,
 }
 
-impl Link for Joined {
-    fn ring(&self) {
-        if self.page.ring() {
-            self.connection.ring();
+impl SchedulerLink for Joined {
+    fn notify(&self) {
+        if self.page.notify() {
+            self.connection.notify();
         }
     }
     fn alive(&self) -> bool {
@@ -50,12 +50,12 @@ impl Joined {
         let began = Nanos::now();
         let connection =
             Connection::to(socket).with_context(|| format!("cannot join {}", socket.display()))?;
-        let wishes = Wishes { priority: Some(priority), ..Wishes::default() };
+        let hint_request = HintRequest { priority: Some(priority), ..HintRequest::default() };
         let join = Request::Join {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").into(),
             name: None,
-            wishes,
+            hint_request,
         };
         connection.send(&join, None, true)?;
         let fd = match connection.receive::<Reply>(true)? {
@@ -68,7 +68,7 @@ impl Joined {
             page.take_slot(DeviceId(1)).context("a page has no more slots")?;
         }
         let joined = Self { connection, page, fd, took };
-        joined.ring();
+        joined.notify();
         Ok(joined)
     }
 
@@ -81,7 +81,7 @@ impl Joined {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let joined = Joined::join(&args.socket, args.priority, args.queues)?;
     if args.busy {
-        joined.gate()?.announce(&joined);
+        joined.gate()?.mark_busy(&joined);
     }
     let mut out = std::io::stdout().lock();
     writeln!(out, "{} {}", joined.fd.as_raw_fd(), joined.took.0)?;

@@ -200,10 +200,10 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Waits until every word says stop, or none does and all know that they are not alone.
+    /// Dependencies until every word says stop, or none does and all know that they are not alone.
     fn all_become(&self, held: bool) -> anyhow::Result<()> {
         let Some(last) = self.clients.last() else { return Ok(()) };
-        let fits = |order| if held { order == Order::Hold } else { order == Order::Paced };
+        let fits = |order| if held { order == Order::Yield } else { order == Order::Throttled };
         let began = Nanos::now();
         // The last one has work, so its program is called once the words are written.
         let orders = last.page.orders();
@@ -230,12 +230,12 @@ impl Rig {
         for round in 0..rounds + warm_up {
             std::thread::sleep(PAUSE);
             let began = Nanos::now();
-            gate.announce(&self.measuring);
+            gate.mark_busy(&self.measuring);
             self.all_become(true)?;
             if round >= warm_up {
                 spans.push(Nanos::now() - began);
             }
-            gate.quiet(gate.epoch(), &self.measuring);
+            gate.mark_idle(gate.epoch(), &self.measuring);
             self.all_become(false)?;
         }
         Ok(spread(spans))

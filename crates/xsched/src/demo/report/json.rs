@@ -9,8 +9,8 @@
 //!   "scenes": [{
 //!     "name": "alone" | "native" | "xsched",
 //!     "ratio_p99": p99 as a multiple of the p99 alone,
-//!     "foreground": {"n", "min_us", "p50_us", "p99_us", "max_us", "share"},
-//!     "background": {"share", "of_rest": share of what the foreground leaves}
+//!     "foreground": {"n", "min_us", "p50_us", "p99_us", "max_us", "utilization"},
+//!     "background": {"utilization", "of_rest": utilization of what the foreground leaves}
 //!   }],
 //!   "verdict": one sentence
 //! }
@@ -46,12 +46,12 @@ struct Foreground {
     p50_us: Option<f64>,
     p99_us: Option<f64>,
     max_us: Option<f64>,
-    share: f64,
+    utilization: f64,
 }
 
 #[derive(Serialize)]
 struct Background {
-    share: f64,
+    utilization: f64,
     of_rest: Option<f64>,
 }
 
@@ -79,10 +79,10 @@ fn describe(results: &Results, scene: &Scene) -> SceneDocument {
             p50_us: latencies.map(|l| to_nanoseconds(l.p50)),
             p99_us: latencies.map(|l| to_nanoseconds(l.p99)),
             max_us: latencies.map(|l| to_nanoseconds(l.max)),
-            share: to_4_decimals(scene.foreground_share),
+            utilization: to_4_decimals(scene.foreground_utilization),
         },
         background: Background {
-            share: to_4_decimals(scene.background_share),
+            utilization: to_4_decimals(scene.background_utilization),
             of_rest: scene.background_of_rest().map(to_4_decimals),
         },
     }
@@ -115,7 +115,7 @@ mod tests {
             assert_eq!(scene["foreground"]["n"], 100);
             assert!(scene["foreground"]["p50_us"].as_f64().unwrap() > 10_000.0);
             assert!(scene["foreground"]["p99_us"].as_f64() >= scene["foreground"]["p50_us"].as_f64());
-            assert!(scene["background"]["share"].is_number());
+            assert!(scene["background"]["utilization"].is_number());
             assert!(scene["ratio_p99"].as_f64().unwrap() >= 1.0);
         }
         assert!(value["scenes"][0]["background"]["of_rest"].is_null());

@@ -18,16 +18,16 @@ pub(crate) fn of_constant_latency(
     alone_us: f64,
     native_us: f64,
     xsched_us: f64,
-    xsched_share: f64,
+    xsched_utilization: f64,
 ) -> Results {
     let mut results = empty();
-    for (scene, (latency, share)) in
-        results.scenes.iter_mut().zip([(alone_us, 0.0), (native_us, 0.76), (xsched_us, xsched_share)])
+    for (scene, (latency, utilization)) in
+        results.scenes.iter_mut().zip([(alone_us, 0.0), (native_us, 0.76), (xsched_us, xsched_utilization)])
     {
         let arrivals = (0..REQUESTS).map(|i| f64::from(i) * PERIOD_US);
         scene.foreground = arrivals.map(|at| Request { arrived_us: at, done_us: at + latency }).collect();
-        scene.foreground_share = 0.2;
-        scene.background_share = share;
+        scene.foreground_utilization = 0.2;
+        scene.background_utilization = utilization;
     }
     results
 }
@@ -55,7 +55,13 @@ pub(crate) fn empty() -> Results {
 
 /// A scene in which nothing ran.
 pub(crate) fn empty_scene(name: SceneName) -> Scene {
-    Scene { name, foreground: Vec::new(), background_share: 0.0, foreground_share: 0.0, timeline: Vec::new() }
+    Scene {
+        name,
+        foreground: Vec::new(),
+        background_utilization: 0.0,
+        foreground_utilization: 0.0,
+        timeline: Vec::new(),
+    }
 }
 
 /// A device that hands itself over in slices: of 2 ms natively, of a whole request with XSched.
@@ -100,7 +106,8 @@ fn simulate(name: SceneName) -> Scene {
         let spans = scene.timeline.iter().filter(|span| span.task == owner);
         spans.map(|span| span.end_us - span.start_us).sum::<f64>() / now
     };
-    (scene.foreground_share, scene.background_share) = (had(Owner::Foreground), had(Owner::Background));
+    (scene.foreground_utilization, scene.background_utilization) =
+        (had(Owner::Foreground), had(Owner::Background));
     scene
 }
 

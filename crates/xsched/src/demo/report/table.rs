@@ -61,13 +61,13 @@ fn cells(results: &Results, scene: &Scene) -> [String; 6] {
         or_nothing(latencies.map(|l| duration(l.p50))),
         or_nothing(latencies.map(|l| duration(l.p99))),
         or_nothing(results.ratio_p99(scene).map(|ratio| format!("{}×", times(ratio)))),
-        or_nothing(rest.map(|_| fine_percent(scene.background_share))),
+        or_nothing(rest.map(|_| fine_percent(scene.background_utilization))),
         or_nothing(rest.map(fine_percent)),
     ]
 }
 
-fn row([scene, p50, p99, ratio, share, rest]: [&str; 6]) -> String {
-    format!("{scene:<7}{p50:>11}{p99:>11}{ratio:>14}{share:>14}{rest:>18}")
+fn row([scene, p50, p99, ratio, utilization, rest]: [&str; 6]) -> String {
+    format!("{scene:<7}{p50:>11}{p99:>11}{ratio:>14}{utilization:>14}{rest:>18}")
 }
 
 fn push(out: &mut String, line: &str) {

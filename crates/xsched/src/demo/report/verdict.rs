@@ -125,8 +125,8 @@ mod tests {
     use super::super::units::plain;
     use super::*;
 
-    fn told(native_us: f64, xsched_us: f64, share: f64) -> (Outcome, String) {
-        let verdict = Verdict::of(&of_constant_latency(10_000.0, native_us, xsched_us, share)).unwrap();
+    fn told(native_us: f64, xsched_us: f64, utilization: f64) -> (Outcome, String) {
+        let verdict = Verdict::of(&of_constant_latency(10_000.0, native_us, xsched_us, utilization)).unwrap();
         (verdict.outcome, plain(&verdict.sentence()))
     }
 

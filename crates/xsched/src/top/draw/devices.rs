@@ -38,15 +38,15 @@ pub(super) fn draw(screen: &Screen, area: Rect, buffer: &mut Buffer) {
 }
 
 fn line<'a>(screen: &Screen, device: u64, label: String, width: usize) -> Line<'a> {
-    let mut shares: Vec<(String, f64)> = screen
+    let mut utilizations: Vec<(String, f64)> = screen
         .tasks()
         .iter()
         .filter(|task| task.device == device)
-        .filter_map(|task| Some((term::name(task), screen.rates_of(task)?.share)))
-        .filter(|(_, share)| *share > 0.0)
+        .filter_map(|task| Some((term::name(task), screen.rates_of(task)?.utilization)))
+        .filter(|(_, utilization)| *utilization > 0.0)
         .collect();
-    shares.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-    let total = shares.iter().fold(0.0, |total, (_, share)| total + share);
+    utilizations.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    let total = utilizations.iter().fold(0.0, |total, (_, utilization)| total + utilization);
     // Tasks that run at the same time have more than the whole together: then the bar shows their proportions.
     let scale = total.max(1.0);
 
@@ -54,8 +54,8 @@ fn line<'a>(screen: &Screen, device: u64, label: String, width: usize) -> Line<'
     let mut spans = vec![Span::raw(label)];
     let mut filled = 0;
     let mut sum = 0.0;
-    for (i, (_, share)) in shares.iter().enumerate() {
-        sum += share / scale;
+    for (i, (_, utilization)) in utilizations.iter().enumerate() {
+        sum += utilization / scale;
         let end = cells(sum, bar_width);
         let glyph = screen.glyphs.bar[i % screen.glyphs.bar.len()];
         spans.push(Span::styled(glyph.repeat(end - filled), Style::new().fg(PARTS[i % PARTS.len()])));
@@ -65,8 +65,10 @@ fn line<'a>(screen: &Screen, device: u64, label: String, width: usize) -> Line<'
     spans.push(Span::raw(format!(" {:>4}  ", term::percent(total.min(1.0)))));
 
     let used: usize = spans.iter().map(Span::width).sum();
-    let mut words: Vec<String> =
-        shares.iter().map(|(name, share)| format!("{name} {}", term::percent(*share))).collect();
+    let mut words: Vec<String> = utilizations
+        .iter()
+        .map(|(name, utilization)| format!("{name} {}", term::percent(*utilization)))
+        .collect();
     let held = screen.count(device, TaskState::Held);
     if held > 0 {
         words.push(format!("{held} held"));

@@ -23,7 +23,7 @@ enum Column {
     Device,
     Priority,
     State,
-    Share,
+    Utilization,
     Launches,
     Held,
     Preemptions,
@@ -31,7 +31,7 @@ enum Column {
     Spark,
 }
 
-use Column::{Device, Held, Launches, Name, Pid, Preemptions, Priority, Share, Spark, State, Wait};
+use Column::{Device, Held, Launches, Name, Pid, Preemptions, Priority, Spark, State, Utilization, Wait};
 
 impl Column {
     fn heading(self, width: u16) -> &'static str {
@@ -41,7 +41,7 @@ impl Column {
             Device => "DEV",
             Priority => "PRIO",
             State => "STATE",
-            Share => "SHARE",
+            Utilization => "UTIL",
             Launches => "LAUNCH/S",
             Held => "HELD",
             Preemptions => "STOP/S",
@@ -64,7 +64,7 @@ fn columns(screen: &Screen, width: u16) -> Vec<(Column, u16)> {
     let name = longest(&|task| term::width(&term::name(task)));
     let mut fixed =
         vec![(Pid, u16::try_from(pid).unwrap_or(10)), (Name, SHORTEST_NAME), (Device, 3), (Priority, 4)];
-    fixed.extend([(State, 9), (Share, 5), (Launches, 8), (Held, 4), (Preemptions, 6), (Wait, 8)]);
+    fixed.extend([(State, 9), (Utilization, 5), (Launches, 8), (Held, 4), (Preemptions, 6), (Wait, 8)]);
     if screen.devices().len() < 2 {
         fixed.retain(|(column, _)| *column != Device);
     }
@@ -128,7 +128,7 @@ fn cell<'a>(screen: &Screen, task: &TaskStatus, device: usize, column: Column, w
         Device => device.to_string(),
         Priority => task.priority.to_string(),
         State => term::state(task.state).to_owned(),
-        Share => or_nothing(rates.map(|rates| term::percent(rates.share))),
+        Utilization => or_nothing(rates.map(|rates| term::percent(rates.utilization))),
         Launches => or_nothing(rates.and_then(|rates| rates.launches_per_s).map(term::per_second)),
         Held => or_nothing(rates.map(|rates| term::percent(rates.held))),
         Preemptions => or_nothing(rates.map(|rates| term::per_second(rates.preemptions_per_s))),
@@ -151,11 +151,11 @@ fn sparkline(screen: &Screen, task: &TaskStatus, width: usize) -> String {
     let now_ns = screen.status.as_ref().map_or(0, |status| status.now_ns);
     let Some(history) = screen.histories.get(&task.task) else { return String::new() };
     let spark = &screen.glyphs.spark;
-    let sign = |share: Option<f64>| match share {
+    let sign = |utilization: Option<f64>| match utilization {
         None => " ",
-        Some(share) => {
+        Some(utilization) => {
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 7")]
-            let step = (share.clamp(0.0, 1.0) * (spark.len() - 1) as f64).round() as usize;
+            let step = (utilization.clamp(0.0, 1.0) * (spark.len() - 1) as f64).round() as usize;
             spark[step]
         }
     };

@@ -6,9 +6,9 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// A doorbell. Ringing is one write that never blocks; several rings before the scheduler looks count as one.
 #[derive(Debug)]
-pub struct Bell(OwnedFd);
+pub struct Notifier(OwnedFd);
 
-impl Bell {
+impl Notifier {
     /// A new one.
     pub fn new() -> rustix::io::Result<Self> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
@@ -20,13 +20,13 @@ impl Bell {
         Self(fd)
     }
 
-    /// A second handle on the same bell.
+    /// A second handle on the same notifier.
     pub fn try_clone(&self) -> std::io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 
     /// Calls the scheduler.
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         // Full means that it was rung four billion times and not answered: once more changes nothing.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
@@ -37,7 +37,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Notifier {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -1,10 +1,10 @@
-//! What a lane has launched, and how far the device has come with it: window, markers, idleness.
+//! What a launch_path has launched, and how far the device has come with it: window, markers, idleness.
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, TryLockError};
 use std::time::Duration;
 
-use super::{Lane, lock};
+use super::{LaunchPath, lock};
 use crate::gate::Epoch;
 use crate::hal::Marker;
 use crate::level::Level;
@@ -43,7 +43,7 @@ pub(super) struct News {
 
 impl News {
     fn limit(&self) -> Limit {
-        self.chosen.unwrap_or(Limit::suited_to(self.level))
+        self.chosen.unwrap_or(Limit::for_level(self.level))
     }
 }
 
@@ -61,7 +61,7 @@ impl Tail {
     }
 }
 
-impl Lane {
+impl LaunchPath {
     pub(super) fn tail(&self) -> MutexGuard<'_, Tail> {
         let mut tail = lock(&self.tail);
         self.take_note(&mut tail);
@@ -139,7 +139,7 @@ impl Lane {
         let gate = self.gate();
         // A queue that is stopped stands there: who waits for it has to be let go on.
         if self.held_by_device.load(Ordering::SeqCst) && !gate.is_free() {
-            gate.announce_again(&*self.link);
+            gate.mark_busy_again(&*self.link);
             self.show_work();
         }
         self.place_marker(&mut self.tail())
@@ -155,7 +155,7 @@ impl Lane {
             return true;
         }
         if self.rest.take_back(gate, epoch) {
-            return self.quiet(gate, epoch);
+            return self.mark_idle(gate, epoch);
         }
         let is_seen_to = Nanos::now() < Nanos(self.seen_to_until.load(Ordering::SeqCst));
         if gate.is_occupied() || self.is_preempted() || is_seen_to {
@@ -174,7 +174,7 @@ impl Lane {
         let newest = tail.window.newest_marker();
         let is_underway = tail.window.oldest_marker().is_some();
         match tail.probe.as_ref().filter(|probe| probe.marker == newest) {
-            Some(probe) if !is_underway && probe.epoch == epoch => return self.quiet(gate, epoch),
+            Some(probe) if !is_underway && probe.epoch == epoch => return self.mark_idle(gate, epoch),
             Some(probe) if is_underway && now < probe.placed + PROBE_AGAIN => return false,
             // What is before a marker that has not come is not done: no need for another one.
             None if is_underway => {
@@ -182,17 +182,17 @@ impl Lane {
                 tail.probe = Some(Probe { epoch: Epoch::default(), marker: newest, placed: now });
                 return false;
             }
-            _ if self.hw.marks_from_any_thread() => {}
+            _ if self.hw.can_mark_from_any_thread() => {}
             _ => return false,
         }
         let Some(marker) = self.place_marker(&mut tail) else {
             // A context that was destroyed, or has failed, never answers again: others must not wait for it.
             tail.blind_looks += 1;
-            return tail.blind_looks >= MOST_BLIND_LOOKS && self.quiet(gate, epoch);
+            return tail.blind_looks >= MOST_BLIND_LOOKS && self.mark_idle(gate, epoch);
         };
         tail.blind_looks = 0;
         tail.probe = Some(Probe { epoch, marker, placed: now });
-        self.hw.progress().marker >= marker && self.quiet(gate, epoch)
+        self.hw.progress().marker >= marker && self.mark_idle(gate, epoch)
     }
 
     /// How the window is measured.

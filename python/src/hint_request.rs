@@ -3,8 +3,8 @@
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use xsched_core::{Deadline, Laxity, Nanos, Priority, Timeslice, Utilization};
-use xsched_ipc::protocol::Wishes;
+use xsched_core::{Deadline, Laxity, Nanos, Priority, Share, Timeslice};
+use xsched_ipc::protocol::HintRequest;
 use xsched_policy::simulate::parse_time;
 
 use crate::errors::{hint_error, out_of_range};
@@ -20,9 +20,9 @@ pub(crate) fn priority(value: &Bound<'_, PyAny>) -> PyResult<Priority> {
 }
 
 /// Percent.
-fn share(value: &Bound<'_, PyAny>) -> PyResult<Utilization> {
+fn share(value: &Bound<'_, PyAny>) -> PyResult<Share> {
     let percent: i64 = value.extract().map_err(|_| not(value, "a whole number of percent"))?;
-    Utilization::new(percent).map_err(|error| hint_error(value.py(), &error))
+    Share::new(percent).map_err(|error| hint_error(value.py(), &error))
 }
 
 /// `"5ms"` or a timedelta, in microseconds. A bare number is refused: its unit would be a guess.
@@ -64,8 +64,8 @@ pub(crate) struct Given<'a, 'py> {
 }
 
 impl Given<'_, '_> {
-    /// The wishes. `usual` tells the priority that it has now, for a laxity without priorities of its own.
-    pub(crate) fn wishes(&self, usual: impl FnOnce() -> PyResult<i64>) -> PyResult<Wishes> {
+    /// The hint_request. `usual` tells the priority that it has now, for a laxity without priorities of its own.
+    pub(crate) fn hint_request(&self, usual: impl FnOnce() -> PyResult<i64>) -> PyResult<HintRequest> {
         let priority = self.priority.map(priority).transpose()?;
         let deadline_us = match self.deadline {
             Some(value) if is_none_word(value) => Some(-1),
@@ -76,9 +76,9 @@ impl Given<'_, '_> {
             }
             None => None,
         };
-        Ok(Wishes {
+        Ok(HintRequest {
             priority: priority.map(|priority| priority.get().into()),
-            utilization: self.share.map(share).transpose()?.map(|share| share.percent().into()),
+            share: self.share.map(share).transpose()?.map(|share| share.percent().into()),
             deadline_us,
             laxity: match self.laxity {
                 Some(value) if is_none_word(value) => Some((-1, 0, 0)),

@@ -10,7 +10,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{Lane, lock};
+use super::{LaunchPath, lock};
 use crate::gate::{Epoch, Gate, Order};
 use crate::time::Nanos;
 
@@ -28,7 +28,7 @@ pub(super) struct Rest {
     /// How many were short since the last long one, whatever had to be told.
     pieces: AtomicU32,
     /// The end that was kept back: the gate, and what had been launched through it.
-    kept_back: Mutex<Option<(usize, Epoch)>>,
+    deferred_idle: Mutex<Option<(usize, Epoch)>>,
 }
 
 impl Rest {
@@ -68,10 +68,10 @@ impl Rest {
 
     /// Whether this end was kept back. It no longer is.
     pub(super) fn take_back(&self, gate: &Gate, epoch: Epoch) -> bool {
-        let mut kept_back = lock(&self.kept_back);
-        let is_this = *kept_back == Some((std::ptr::from_ref(gate).addr(), epoch));
+        let mut deferred_idle = lock(&self.deferred_idle);
+        let is_this = *deferred_idle == Some((std::ptr::from_ref(gate).addr(), epoch));
         if is_this {
-            *kept_back = None;
+            *deferred_idle = None;
             // It stayed away after all, or somebody wants to know each time.
             self.short_gaps.store(0, Ordering::Relaxed);
         }
@@ -79,23 +79,23 @@ impl Rest {
     }
 }
 
-impl Lane {
+impl LaunchPath {
     /// Somebody has waited for everything that was launched before the epoch, and it has completed.
     pub(super) fn completed(&self, gate: &Gate, epoch: Epoch) {
         if epoch.is_idle() {
             // There was nothing, and so nothing has ended.
             return;
         }
-        let leads = || gate.order() == Order::Watched;
+        let leads = || gate.order() == Order::Leader;
         if leads() && self.rest.is_expected_to_be_short() && gate.epoch() == epoch {
-            *lock(&self.rest.kept_back) = Some((std::ptr::from_ref(gate).addr(), epoch));
+            *lock(&self.rest.deferred_idle) = Some((std::ptr::from_ref(gate).addr(), epoch));
             self.rest.begin();
             // Who changes the order looks for what was kept back; that may have been just before.
             if leads() {
                 return;
             }
         }
-        if self.quiet(gate, epoch) {
+        if self.mark_idle(gate, epoch) {
             self.rest.begin();
         }
     }
@@ -103,29 +103,29 @@ impl Lane {
     /// Somebody has waited for something that may have been the end of the queue's work. Answers whether that should be found
     /// out now: it can wait if the queue is expected back soon.
     #[must_use]
-    pub fn may_have_ended(&self) -> bool {
+    pub fn may_have_become_idle(&self) -> bool {
         let gate = self.gate();
         if gate.is_free() || gate.epoch().is_idle() {
             return false;
         }
         self.rest.begin();
-        gate.order() != Order::Watched || !self.rest.is_expected_to_be_short()
+        gate.order() != Order::Leader || !self.rest.is_expected_to_be_short()
     }
 
     /// Whether the queue seems to be in a gap that nobody was told of: then somebody has to look again soon.
     #[must_use]
-    pub fn may_keep_back(&self) -> bool {
+    pub fn may_have_deferred_idle(&self) -> bool {
         self.rest.is_expected_to_be_short() && self.rest.since.load(Ordering::Relaxed) != 0
     }
 
     /// Tells that the queue has nothing to do if that was kept back for too long. To be called when the order has changed, too.
-    pub fn tell_what_was_kept_back(&self) {
+    pub fn report_deferred_idle(&self) {
         let gate = self.gate();
         let epoch = gate.epoch();
         let since = Nanos(self.rest.since.load(Ordering::Relaxed));
-        let is_due = gate.order() != Order::Watched || Nanos::now() - since > SHORT;
+        let is_due = gate.order() != Order::Leader || Nanos::now() - since > SHORT;
         if is_due && self.rest.take_back(gate, epoch) {
-            self.quiet(gate, epoch);
+            self.mark_idle(gate, epoch);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One queue's way to the device: gate, window, marker, preemption. The life of one launch is [`Lane::launch`].
+//! One queue's way to the device: gate, window, marker, preemption. The life of one launch is [`LaunchPath::launch`].
 
 mod rest;
 mod tail;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::gate::{Epoch, Gate, Link, Order};
+use crate::gate::{Epoch, Gate, Order, SchedulerLink};
 use crate::hal::{HalError, HwQueue, Marker};
 use crate::level::{Level, LevelError, LevelRequest};
 use crate::sync::{Movable, Shared};
@@ -24,7 +24,7 @@ const LOOK_AGAIN: Duration = Duration::from_micros(20);
 const SEEN_TO_FOR: Nanos = Nanos::from_millis(10);
 
 /// What launches go through on their way to one hardware queue.
-pub struct Lane {
+pub struct LaunchPath {
     hw: Arc<dyn HwQueue>,
     gate: Movable<Gate>,
     /// Held while the program opens or closes the gate, and while the gate moves: neither may miss the other. True once
@@ -32,7 +32,7 @@ pub struct Lane {
     control: Mutex<bool>,
     /// Gates it moved away from while threads were inside: they launch here still.
     left: Mutex<Vec<Shared<Gate>>>,
-    link: Arc<dyn Link>,
+    link: Arc<dyn SchedulerLink>,
     /// Held while a marker is placed, and so for as long as the driver likes.
     tail: Mutex<Tail>,
     news: Mutex<News>,
@@ -60,18 +60,18 @@ struct Stop {
     order: Order,
 }
 
-impl Lane {
+impl LaunchPath {
     /// Puts the parts together. Fails if the device lacks the level asked for.
     pub fn new(
         hw: Arc<dyn HwQueue>,
         gate: Shared<Gate>,
-        link: Arc<dyn Link>,
+        link: Arc<dyn SchedulerLink>,
         level: LevelRequest,
     ) -> Result<Self, LevelError> {
         let level = hw.capabilities().negotiate(level)?;
-        let mut window = Window::new(Limit::suited_to(level));
+        let mut window = Window::new(Limit::for_level(level));
         window.suit(level);
-        let held_by_device = AtomicBool::new(level > Level::Block && hw.holds_what_is_launched());
+        let held_by_device = AtomicBool::new(level > Level::Block && hw.accepts_launches_while_stopped());
         Ok(Self {
             hw,
             gate: Movable::new(gate),
@@ -97,7 +97,7 @@ impl Lane {
         self.gate.get()
     }
 
-    /// The hardware queue at the end of the lane.
+    /// The hardware queue at the end of the launch_path.
     #[must_use]
     pub fn hw(&self) -> &dyn HwQueue {
         &*self.hw
@@ -119,8 +119,8 @@ impl Lane {
     pub fn launch_large<R>(&self, real: impl FnOnce() -> R) -> R {
         let gate = self.gate();
         // Who has to wait, or shares the device with equals, would take it from them for nothing.
-        if gate.order() == Order::Watched && gate.epoch().is_idle() {
-            self.hw.summon();
+        if gate.order() == Order::Leader && gate.epoch().is_idle() {
+            self.hw.trigger_context_switch();
         }
         self.launch(real)
     }
@@ -145,10 +145,10 @@ impl Lane {
         result
     }
 
-    /// Waits until launching is allowed and keeps the place until the answer is dropped.
+    /// Dependencies until launching is allowed and keeps the place until the answer is dropped.
     pub(crate) fn admit(&self) -> Admitted<'_> {
-        if let Some(in_pieces) = self.rest.end() {
-            self.gate().set_in_pieces(in_pieces, &*self.link);
+        if let Some(sync_bound) = self.rest.end() {
+            self.gate().set_sync_bound(sync_bound, &*self.link);
         }
         // Whether a marker has come while we waited for it: then we know when.
         let mut just_came = false;
@@ -163,7 +163,7 @@ impl Lane {
             let is_held = order.stops() && self.is_told.load(Ordering::SeqCst);
             // What is launched before the device was told runs. Then what comes next is to stand behind it.
             let runs_on = order.stops() && !is_held;
-            let mut admitted = Admitted { lane: self, gate, place: None, mark: runs_on };
+            let mut admitted = Admitted { launch_path: self, gate, place: None, mark: runs_on };
             if !std::ptr::eq(gate, self.gate()) {
                 // It moved while we waited: what we waited for no longer counts.
                 continue;
@@ -171,9 +171,9 @@ impl Lane {
             // Before anything that may wait inside the driver: who waits there for a queue that stands still must be known to
             // have work, or nobody would let it go on.
             if std::mem::replace(&mut announced, true) {
-                gate.announce_again(&*self.link);
+                gate.mark_busy_again(&*self.link);
             } else {
-                gate.announce(&*self.link);
+                gate.mark_busy(&*self.link);
             }
             if runs_on && !std::mem::replace(&mut was_patient, true) {
                 drop(admitted);
@@ -184,7 +184,7 @@ impl Lane {
                 // It is to stand behind what is placed next.
                 self.show_work();
             }
-            if order == Order::Paced || order.stops() {
+            if order == Order::Throttled || order.stops() {
                 match self.reserve(is_held, just_came) {
                     Ok(place) => admitted.place = Some(place),
                     Err(_) if order.stops() => {
@@ -202,7 +202,7 @@ impl Lane {
         }
     }
 
-    /// Waits for a moment until the device has been told of an order that stops the queue, or the order is another.
+    /// Dependencies for a moment until the device has been told of an order that stops the queue, or the order is another.
     #[cold]
     fn wait_until_told(&self) {
         let patience = Nanos::now() + TOLD_WITHIN;
@@ -228,21 +228,21 @@ impl Lane {
         let gate = self.gate();
         let epoch = gate.epoch();
         // Who is inside now may launch behind the point that is waited for: then nothing can be said.
-        Wait { lane: self, gate, covered: (!gate.is_occupied()).then_some(epoch) }
+        Wait { launch_path: self, gate, covered: (!gate.is_occupied()).then_some(epoch) }
     }
 
     /// Work may be in flight that was launched while nobody counted: call it ready until a marker shows otherwise. Where
     /// no marker can show it, the next launch has to.
     pub fn assume_busy(&self) {
-        if self.hw.marks_from_any_thread() {
-            self.gate().announce(&*self.link);
+        if self.hw.can_mark_from_any_thread() {
+            self.gate().mark_busy(&*self.link);
             self.show_work();
         }
     }
 
     /// Everything that was launched before the epoch has completed. Answers whether the queue is idle now.
-    fn quiet(&self, gate: &Gate, epoch: Epoch) -> bool {
-        let idle = gate.quiet(epoch, &*self.link);
+    fn mark_idle(&self, gate: &Gate, epoch: Epoch) -> bool {
+        let idle = gate.mark_idle(epoch, &*self.link);
         if idle && self.is_told.load(Ordering::SeqCst) {
             self.show_work();
         }
@@ -252,7 +252,7 @@ impl Lane {
     /// Tells the device whether there is work. To be called after every change of that while the queue is stopped.
     fn show_work(&self) {
         let _last = lock(&self.showing_work);
-        self.hw.has_work(!self.gate().epoch().is_idle());
+        self.hw.set_has_work(!self.gate().epoch().is_idle());
     }
 
     /// Lets no new launch through. Answers whether that can still be done.
@@ -281,7 +281,7 @@ impl Lane {
         lock(&self.left).retain(|gate| gate.is_occupied());
     }
 
-    /// Takes back [`Lane::close`].
+    /// Takes back [`LaunchPath::close`].
     pub(crate) fn open(&self) {
         let _control = lock(&self.control);
         self.gate().open();
@@ -337,7 +337,7 @@ impl Lane {
 
     /// Whether what is launched while the queue is stopped at a level can wait on the device.
     fn can_hold(&self, level: Level) -> bool {
-        level > Level::Block && self.hw.holds_what_is_launched()
+        level > Level::Block && self.hw.accepts_launches_while_stopped()
     }
 
     /// Whether the device holds this queue stopped.
@@ -355,8 +355,9 @@ impl Lane {
         let at_interrupt = stop.level == Level::Interrupt;
         let ordered = self.gate().order();
         let order = if at_interrupt { ordered } else { Order::Free };
-        let gives_way = ordered == Order::Hold && at_interrupt && self.hw.gives_way();
-        let stands_still = self.gate().is_closed() || (ordered.stops() && !gives_way);
+        let preempts_by_time_slice =
+            ordered == Order::Yield && at_interrupt && self.hw.preempts_by_time_slice();
+        let stands_still = self.gate().is_closed() || (ordered.stops() && !preempts_by_time_slice);
         // The gate alone is level 1: the device has to be told nothing.
         let wanted = (stands_still && stop.level > Level::Block).then_some(stop.level);
         if order == stop.order && wanted == stop.told {
@@ -372,9 +373,9 @@ impl Lane {
         }
         // Before it is told, which may take until the queue has come to a stop: what is launched meanwhile is behind that.
         self.is_told.store(wanted.is_some() || order.stops(), Ordering::SeqCst);
-        if self.gate().has_uncounted() && self.hw.marks_from_any_thread() {
+        if self.gate().has_uncounted() && self.hw.can_mark_from_any_thread() {
             // Whatever it does it looks idle.
-            self.hw.has_work(true);
+            self.hw.set_has_work(true);
         } else {
             self.show_work();
         }
@@ -403,7 +404,7 @@ impl Lane {
 
 /// Somebody waits for everything that a queue has launched.
 pub struct Wait<'a> {
-    lane: &'a Lane,
+    launch_path: &'a LaunchPath,
     gate: &'a Gate,
     covered: Option<Epoch>,
 }
@@ -412,7 +413,7 @@ impl Wait<'_> {
     /// All of it has completed.
     pub fn over(self) {
         if let Some(epoch) = self.covered {
-            self.lane.completed(self.gate, epoch);
+            self.launch_path.completed(self.gate, epoch);
         }
     }
 }
@@ -420,7 +421,7 @@ impl Wait<'_> {
 /// A launch that was let through. Leaves the gate when dropped, and gives its place in the window back unless it was
 /// used.
 pub(crate) struct Admitted<'a> {
-    lane: &'a Lane,
+    launch_path: &'a LaunchPath,
     gate: &'a Gate,
     place: Option<Reservation>,
     /// A marker is to be placed behind it in any case.
@@ -430,18 +431,18 @@ pub(crate) struct Admitted<'a> {
 impl Admitted<'_> {
     /// The launch happened. Answers the marker behind it, if one was placed.
     pub(crate) fn launched(&mut self) -> Option<Marker> {
-        let alone = !self.lane.hw.marks_from_any_thread();
+        let alone = !self.launch_path.hw.can_mark_from_any_thread();
         if self.place.is_none() && !alone {
             return None;
         }
-        let mut tail = self.lane.tail();
+        let mut tail = self.launch_path.tail();
         let due = self.place.take().is_some_and(|place| tail.window.launched(place, Nanos::now)) || self.mark;
         if !due && !alone {
             return None;
         }
         // Now and then, for whoever never has to wait for room.
-        tail.window.observe_late(self.lane.hw.progress(), Nanos::now());
-        let marker = self.lane.place_marker(&mut tail);
+        tail.window.observe_late(self.launch_path.hw.progress(), Nanos::now());
+        let marker = self.launch_path.place_marker(&mut tail);
         if alone {
             // Nobody else can place one later: this has to show when the queue has become idle.
             let (epoch, placed) = (self.gate.epoch(), Nanos::now());
@@ -454,7 +455,7 @@ impl Admitted<'_> {
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         if let Some(place) = self.place.take() {
-            self.lane.tail().window.cancel(place);
+            self.launch_path.tail().window.cancel(place);
         }
         self.gate.leave();
     }

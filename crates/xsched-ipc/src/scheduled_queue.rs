@@ -5,24 +5,25 @@ use std::sync::{Arc, Mutex};
 
 use xsched_core::sync::Shared;
 use xsched_core::{
-    Epoch, Gate, HalError, HwQueue, LevelError, LevelRequest, Limit, Link as _, RecordedEvent, Resume, XQueue,
+    Epoch, Gate, HalError, HwQueue, LevelError, LevelRequest, Limit, RecordedEvent, Resume,
+    SchedulerLink as _, XQueue,
 };
 
 use crate::client::JoinError;
 use crate::hinting::{self, HintFailure};
-use crate::page::{Page, Slot, Waits};
+use crate::page::{Dependencies, Page, Slot};
 use crate::program::{Program, lock};
-use crate::protocol::{Settings, Wishes};
+use crate::protocol::{HintRequest, Settings};
 
 /// An XQueue under the scheduler's control. Gives its slot back when it is retired or dropped.
-pub struct JoinedQueue {
+pub struct ScheduledQueue {
     queue: XQueue,
     /// None: there was no slot left, or the queue is retired; then it runs unscheduled.
     place: Mutex<Option<Place>>,
     /// What the watcher saw of it when it looked last.
     look: Mutex<Epoch>,
     /// What it was given of its own, kept for the next scheduler.
-    wishes: Mutex<Wishes>,
+    hint_request: Mutex<HintRequest>,
     program: Arc<Program>,
 }
 
@@ -49,14 +50,14 @@ impl Drop for Place {
     }
 }
 
-impl Deref for JoinedQueue {
+impl Deref for ScheduledQueue {
     type Target = XQueue;
     fn deref(&self) -> &XQueue {
         &self.queue
     }
 }
 
-impl JoinedQueue {
+impl ScheduledQueue {
     pub(crate) fn new(
         program: &Arc<Program>,
         page: &Arc<Page>,
@@ -68,7 +69,7 @@ impl JoinedQueue {
         let place = Mutex::new(Some(place));
         let program = Arc::clone(program);
         let joined =
-            Arc::new(Self { queue, place, look: Mutex::default(), wishes: Mutex::default(), program });
+            Arc::new(Self { queue, place, look: Mutex::default(), hint_request: Mutex::default(), program });
         joined.show_settings();
         Ok(joined)
     }
@@ -79,11 +80,11 @@ impl JoinedQueue {
         lock(&self.place).as_ref().map(|place| place.number)
     }
 
-    /// Gives the queue wishes of its own, and with them a task of its own. They count when this returns, and with every
+    /// Gives the queue hint_request of its own, and with them a task of its own. They count when this returns, and with every
     /// scheduler that comes later.
-    pub fn hint(&self, wishes: &Wishes) -> Result<(), HintFailure> {
-        let mut own = lock(&self.wishes);
-        let merged = own.clone().with(wishes);
+    pub fn hint(&self, hint_request: &HintRequest) -> Result<(), HintFailure> {
+        let mut own = lock(&self.hint_request);
+        let merged = own.clone().with(hint_request);
         merged.applied_to(xsched_core::Hints::default())?;
         let told = match self.slot() {
             Some(slot) => hinting::hint_queue(&self.program.seat().call, slot, &merged),
@@ -97,9 +98,9 @@ impl JoinedQueue {
     }
 
     /// The slot it has, and what it was given of its own, if it was.
-    pub(crate) fn own_wishes(&self) -> Option<(usize, Wishes)> {
-        let wishes = lock(&self.wishes).clone();
-        (wishes != Wishes::default()).then_some((self.slot()?, wishes))
+    pub(crate) fn own_hint_request(&self) -> Option<(usize, HintRequest)> {
+        let hint_request = lock(&self.hint_request).clone();
+        (hint_request != HintRequest::default()).then_some((self.slot()?, hint_request))
     }
 
     /// Limits what is in flight from now on, whatever the scheduler asks for.
@@ -110,36 +111,36 @@ impl JoinedQueue {
 
     /// Changes how deep the queue is stopped. Answers the level it has from now on.
     pub fn set_level(&self, level: LevelRequest) -> Result<xsched_core::Level, HalError> {
-        let level = self.lane().set_level(level)?;
+        let level = self.launch_path().set_level(level)?;
         self.show_settings();
         Ok(level)
     }
 
     /// Says that what is launched here from now on waits for a point on another queue, so that the other is not held
     /// while this one may run.
-    pub fn waits_for(self: &Arc<Self>, holder: &Arc<Self>, event: RecordedEvent) {
+    pub fn depends_on(self: &Arc<Self>, holder: &Arc<Self>, event: RecordedEvent) {
         if Arc::ptr_eq(self, holder) || holder.has_reached(event) {
             return;
         }
         self.program.waits.add(self, holder, event);
-        self.program.ring();
-        self.program.look_now();
+        self.program.notify();
+        self.program.poll_now();
     }
 
     /// Says that what is on this queue now may wait for any queue of this program, until it is done.
-    pub fn waits_for_anybody(self: &Arc<Self>) {
+    pub fn depends_on_any(self: &Arc<Self>) {
         if let Some(point) = self.record() {
             self.program.waits.add_unknown(self, point);
             if self.program.is_divided() {
-                self.program.ring();
-                self.program.look_now();
+                self.program.notify();
+                self.program.poll_now();
             }
         }
     }
 
     /// Limits what is in flight while the scheduler asks for little of it.
-    pub fn set_paced_limit(&self, limit: Limit) {
-        self.lane().set_limit(Some(limit));
+    pub fn set_throttled_limit(&self, limit: Limit) {
+        self.launch_path().set_limit(Some(limit));
         self.show_settings();
     }
 
@@ -148,7 +149,7 @@ impl JoinedQueue {
         let limit = match (settings.threshold, settings.batch_size) {
             (None, None) => None,
             (threshold, batch_size) => {
-                let (old_threshold, old_batch) = match self.lane().limit() {
+                let (old_threshold, old_batch) = match self.launch_path().limit() {
                     Limit::Count { threshold, batch_size } => (threshold.into(), batch_size.into()),
                     Limit::Budget(_) => (Limit::DEFAULT_THRESHOLD, Limit::DEFAULT_BATCH_SIZE),
                 };
@@ -157,10 +158,10 @@ impl JoinedQueue {
             }
         };
         if let Some(level) = settings.level {
-            self.lane().set_level(level.to_string().parse::<LevelRequest>()?)?;
+            self.launch_path().set_level(level.to_string().parse::<LevelRequest>()?)?;
         }
         if let Some(limit) = limit {
-            self.lane().set_limit(Some(limit));
+            self.launch_path().set_limit(Some(limit));
         }
         self.show_settings();
         Ok(())
@@ -171,9 +172,9 @@ impl JoinedQueue {
         let mut place = lock(&self.place);
         // Who had no slot gets none now: it may be retired.
         let Some(old) = place.take() else { return };
-        *place = Place::take(page, self.lane().hw());
+        *place = Place::take(page, self.launch_path().hw());
         let gate = place.as_ref().map_or_else(private_gate, Place::gate);
-        self.lane().move_to(gate);
+        self.launch_path().move_to(gate);
         drop(place);
         drop(old);
         self.show_settings();
@@ -183,12 +184,15 @@ impl JoinedQueue {
     pub fn retire(&self) {
         let place = lock(&self.place).take();
         if place.is_some() {
-            self.lane().move_to(private_gate());
+            self.launch_path().move_to(private_gate());
             // A device that refuses has lost the queue already.
             let _ = self.queue.resume(Resume::default());
             drop(place);
-            hinting::queue_left(&self.program.seat().call, lock(&self.wishes).clone() != Wishes::default());
-            self.program.ring();
+            hinting::queue_left(
+                &self.program.seat().call,
+                lock(&self.hint_request).clone() != HintRequest::default(),
+            );
+            self.program.notify();
         }
     }
 
@@ -203,27 +207,28 @@ impl JoinedQueue {
         std::mem::replace(&mut lock(&self.look), now)
     }
 
-    pub(crate) fn publish_waits(&self, waits: Waits) {
+    pub(crate) fn publish_dependencies(&self, waits: Dependencies) {
         if let Some(place) = &*lock(&self.place) {
-            place.slot.set_waits(waits);
+            place.slot.set_dependencies(waits);
         }
     }
 
     fn show_settings(&self) {
-        let level = self.lane().level().number();
-        let (threshold, batch_size) = match self.lane().limit() {
+        let level = self.launch_path().level().number();
+        let (threshold, batch_size) = match self.launch_path().limit() {
             Limit::Count { threshold, batch_size } => (threshold, batch_size),
             Limit::Budget(_) => (0, 0),
         };
         if let Some(place) = &*lock(&self.place) {
-            let cost = self.lane().hw().capabilities().cost(self.lane().level()).unwrap_or_default();
+            let cost =
+                self.launch_path().hw().capabilities().cost(self.launch_path().level()).unwrap_or_default();
             place.slot.show_settings(level, threshold, batch_size);
-            place.slot.show_change_cost(cost.preempt + cost.restore);
+            place.slot.publish_switch_cost(cost.preempt + cost.restore);
         }
     }
 }
 
-impl Drop for JoinedQueue {
+impl Drop for ScheduledQueue {
     fn drop(&mut self) {
         self.retire();
     }
