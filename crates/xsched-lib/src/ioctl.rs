@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub(crate) type Watcher = unsafe fn(c_int, c_ulong, *mut c_void, c_int);
 
 /// Those who watch, one for each platform that wants to.
-static WATCHERS: [Watcher; 2] = [crate::cuda::watch_ioctl, crate::hip::watch_ioctl];
+static WATCHERS: [Watcher; 2] = [crate::platforms::cuda::watch_ioctl, crate::platforms::hip::watch_ioctl];
 
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());

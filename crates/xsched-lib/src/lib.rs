@@ -12,10 +12,7 @@
 //! * `ioctl`: the system's function of this name, which platforms watch.
 //! * `around`, `asked`, `callback`, `polled`, `waits`: what the hooks and the queues of most platforms have in common.
 //! * `captures`: streams that are being captured, for platforms that have graphs.
-//! * `cuda`: the NVIDIA platform.
-//! * `hip`: the AMD platform.
-//! * `opencl`: everybody's platform.
-//! * `xsim`: the simulated device's platform; each platform is a directory like it.
+//! * `platforms`: one directory for each vendor interface.
 
 mod api;
 mod around;
@@ -23,15 +20,12 @@ mod asked;
 mod callback;
 mod captures;
 mod copies;
-mod cuda;
-mod hip;
 mod hooks;
 mod ioctl;
 mod loaded;
 mod loader;
-mod opencl;
+mod platforms;
 mod polled;
 mod station;
 mod waits;
 mod world;
-mod xsim;

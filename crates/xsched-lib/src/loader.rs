@@ -23,7 +23,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use xsched_interpose::Real;
 
 /// The libraries that we stand in front of.
-static LIBRARIES: [&Library; 3] = [&crate::cuda::LIBRARY, &crate::opencl::LIBRARY, &crate::xsim::LIBRARY];
+static LIBRARIES: [&Library; 3] =
+    [&crate::platforms::cuda::LIBRARY, &crate::platforms::opencl::LIBRARY, &crate::platforms::xsim::LIBRARY];
 
 /// One function that we stand in front of.
 pub(crate) struct Hook {
@@ -325,7 +326,7 @@ enum Before {
     /// One of our hooks.
     Known(&'static Hook),
     /// A hook of the copy that the function is found in.
-    OfCopy(crate::hip::StandsBefore),
+    OfCopy(crate::platforms::hip::StandsBefore),
 }
 
 impl Before {
@@ -353,7 +354,9 @@ unsafe fn is_ours_alone(name: *const c_char) -> bool {
     // SAFETY: the caller's word. What differs ends the comparison, so it never goes beyond the end of the name.
     let is = |start: &[u8]| (0..start.len()).all(|n| unsafe { *name.add(n) }.cast_unsigned() == start[n]);
     let hooked = |library: &&Library| library.hooks.iter().any(|hook| is(hook.name.to_bytes_with_nul()));
-    if name.is_null() || !(LIBRARIES.iter().any(hooked) || crate::hip::NAMES_BEGIN.into_iter().any(is)) {
+    if name.is_null()
+        || !(LIBRARIES.iter().any(hooked) || crate::platforms::hip::NAMES_BEGIN.into_iter().any(is))
+    {
         return false;
     }
     // SAFETY: by the caller's word, and not null.
@@ -372,7 +375,7 @@ unsafe fn before(handle: *mut c_void, name: *const c_char, caller: *const c_void
     }
     // SAFETY: by the caller's word, and not null.
     let wanted = unsafe { CStr::from_ptr(name) };
-    hook_before(wanted).filter(|_| !crate::opencl::is_asked_of_a_driver(wanted, caller))
+    hook_before(wanted).filter(|_| !crate::platforms::opencl::is_asked_of_a_driver(wanted, caller))
 }
 
 /// What stands before a function of this name.
@@ -381,7 +384,7 @@ fn hook_before(name: &CStr) -> Option<Before> {
         return None;
     }
     let hook = LIBRARIES.iter().find_map(|library| library.hook(name)).map(Before::Known);
-    hook.or_else(|| crate::hip::stand_before(name).map(Before::OfCopy))
+    hook.or_else(|| crate::platforms::hip::stand_before(name).map(Before::OfCopy))
 }
 
 /// The function of this name in the libraries that come after ours, for programs that are linked to one of them; else

@@ -120,7 +120,7 @@ extern "C" fn leave() {
     LEFT.store(left, Ordering::Release);
     if let Some(world) = as_world(left) {
         world.client.leave();
-        crate::hip::leave();
+        crate::platforms::hip::leave();
     }
 }
 

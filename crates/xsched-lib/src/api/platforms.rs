@@ -9,7 +9,7 @@ pub(crate) mod cuda {
     //! `xsched/cuda/hal.h`.
     use super::super::types::{CUstream, HwQueueHandle};
     use super::{super::api, hwqueue};
-    use crate::cuda::find;
+    use crate::platforms::cuda::find;
 
     api! {
         /// Makes a CUDA stream known. Its context, or a stream of the same device for a default stream, has to be
@@ -25,7 +25,7 @@ pub(crate) mod hip {
     //! `xsched/hip/hal.h`.
     use super::super::types::{HwQueueHandle, hipStream_t};
     use super::{super::api, hwqueue};
-    use crate::hip::find;
+    use crate::platforms::hip::find;
 
     api! {
         /// Makes a HIP stream known. The stream has to outlive the handle.
@@ -37,7 +37,7 @@ pub(crate) mod opencl {
     //! `xsched/opencl/hal.h`.
     use super::super::types::{HwQueueHandle, cl_command_queue};
     use super::{super::api, hwqueue};
-    use crate::opencl::find;
+    use crate::platforms::opencl::find;
 
     api! {
         /// Makes an OpenCL command queue known. The queue has to outlive the handle.
@@ -49,7 +49,7 @@ pub(crate) mod xsim {
     //! `xsched/xsim/hal.h`.
     use super::super::types::{HwQueueHandle, xsim_queue_t};
     use super::{super::api, hwqueue};
-    use crate::xsim::find;
+    use crate::platforms::xsim::find;
 
     api! {
         /// Makes a queue of the simulated device known. The queue has to outlive the handle.

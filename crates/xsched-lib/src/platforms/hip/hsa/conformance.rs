@@ -14,7 +14,7 @@ use xsched_core::{HwQueue as _, Level};
 use super::doorbells;
 use super::queue::HsaQueue;
 use super::table::{self, Packet, QueueHandle, SUCCESS, Status, Store};
-use crate::hip::conformance::{Alone, WITH_DRIVER, link_runtime, machine};
+use crate::platforms::hip::conformance::{Alone, WITH_DRIVER, link_runtime, machine};
 
 const PACKETS: u32 = 1024;
 const KERNEL: u32 = 2;

@@ -14,8 +14,8 @@ use xsched_ipc::report::{Severity, report};
 
 use super::doorbells::Doorbell;
 use super::table::{self, MANY_WRITERS, Packet, QueueHandle};
-use crate::hip::group::Member;
-use crate::hip::kfd;
+use crate::platforms::hip::group::Member;
+use crate::platforms::hip::kfd;
 use crate::station::Leased;
 
 /// How long to wait before looking at the signal again.

@@ -1,0 +1,11 @@
+//! The platforms: one directory each.
+//!
+//! * `cuda`: NVIDIA GPUs, through the CUDA driver.
+//! * `hip`: AMD GPUs, through HIP or ROCr.
+//! * `opencl`: OpenCL devices of all vendors.
+//! * `xsim`: the simulated device.
+
+pub(crate) mod cuda;
+pub(crate) mod hip;
+pub(crate) mod opencl;
+pub(crate) mod xsim;
