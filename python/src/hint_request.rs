@@ -3,9 +3,9 @@
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use xsched_core::parse_time;
 use xsched_core::{Deadline, Laxity, Nanos, Priority, Share, Timeslice};
 use xsched_ipc::protocol::HintRequest;
-use xsched_policy::simulate::parse_time;
 
 use crate::errors::{hint_error, out_of_range};
 

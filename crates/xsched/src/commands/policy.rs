@@ -3,9 +3,9 @@
 use std::io::{self, Write as _};
 
 use serde::Serialize;
+use xsched_core::parse_time;
 use xsched_core::{Nanos, Timeslice};
 use xsched_ipc::protocol::{Reply, Request};
-use xsched_policy::simulate::parse_time;
 use xsched_policy::{POLICIES, PolicyInfo, Scope};
 
 use crate::term;

@@ -6,9 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use xsched_core::parse_time;
 use xsched_core::{DeviceId, Nanos};
 use xsched_ipc::protocol::{Status, TaskStatus};
-use xsched_policy::simulate::parse_time;
 
 use crate::rates::{self, Rates};
 use crate::term::{self, Glyphs, NOTHING};

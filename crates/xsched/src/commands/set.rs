@@ -3,9 +3,9 @@
 use std::io::{self, Write as _};
 
 use anyhow::Context as _;
+use xsched_core::parse_time;
 use xsched_core::{Deadline, Laxity, Nanos, Priority, Share};
 use xsched_ipc::protocol::{HintRequest, Request, Status, Target, TaskStatus};
-use xsched_policy::simulate::parse_time;
 
 use crate::term::{self, Glyphs};
 use crate::tool::Tool;

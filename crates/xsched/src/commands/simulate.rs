@@ -10,8 +10,8 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use xsched_core::Nanos;
-use xsched_policy::simulate::{self, Contender, Options, Progress, Report, Spec};
 use xsched_policy::{POLICIES, PolicyInfo};
+use xsched_simulator::{self as simulator, Contender, Options, Progress, Report, Spec};
 
 /// Try policies on devices and tasks that a file describes, in virtual time.
 ///
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     seed: Option<u64>,
 
     /// Virtual time to simulate, such as 500ms or 10s, instead of the file's.
-    #[arg(long, value_name = "TIME", value_parser = simulate::parse_time)]
+    #[arg(long, value_name = "TIME", value_parser = xsched_core::parse_time)]
     duration: Option<Nanos>,
 
     /// Print everything as JSON instead of tables.
@@ -62,8 +62,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         writeln!(out)?;
     } else {
         let text = match &reports[..] {
-            [report] => simulate::table(report),
-            reports => simulate::compare(reports),
+            [report] => simulator::table(report),
+            reports => simulator::compare(reports),
         };
         write!(out, "{}\n{text}", args.file.display())?;
     }
@@ -113,13 +113,13 @@ fn simulate_one(spec: &Spec, contender: Contender<'static>, every_task: bool) ->
     let progress = Progress::default();
     let options = Options { every_task, progress: Some(&progress), ..Options::default() };
     if !io::stderr().is_terminal() {
-        return simulate::run_with(spec, contender, &options);
+        return simulator::run_with(spec, contender, &options);
     }
     let (done, wait) = mpsc::channel::<()>();
     let (name, watched) = (format!("{contender:?}"), &progress);
     thread::scope(|scope| {
         scope.spawn(move || show(&name, watched, &wait));
-        let report = simulate::run_with(spec, contender, &options);
+        let report = simulator::run_with(spec, contender, &options);
         drop(done);
         report
     })

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use xsched_core::Nanos;
-use xsched_policy::simulate::parse_time;
+use xsched_core::parse_time;
 
 use crate::top;
 

@@ -15,8 +15,8 @@ use indicatif::ProgressBar;
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use xsched_core::Nanos;
+use xsched_core::parse_time;
 use xsched_ipc::protocol::{Reply, Request};
-use xsched_policy::simulate::parse_time;
 
 use crate::tool::{Tool, ToolError};
 use crate::trace::Converter;

@@ -1,9 +1,10 @@
 //! A virtual-time simulator for policies: what would this policy do to these tasks on these devices?
 //!
 //! ```
-//! use xsched_policy::{PolicyInfo, simulate};
+//! use xsched_policy::PolicyInfo;
+//! use xsched_simulator as simulator;
 //!
-//! let spec = simulate::Spec::from_toml(r#"
+//! let spec = simulator::Spec::from_toml(r#"
 //!     duration = "10s"
 //!
 //!     [[device]]
@@ -23,8 +24,8 @@
 //!     arrival.closed = {}                          # the next job as soon as the last is done
 //!     command.exponential = { mean = "2ms" }
 //! "#)?;
-//! let scheduled = simulate::run(&spec, PolicyInfo::find("priority")?);
-//! let native = simulate::run(&spec, simulate::Contender::native());
+//! let scheduled = simulator::run(&spec, PolicyInfo::find("priority")?);
+//! let native = simulator::run(&spec, simulator::Contender::native());
 //! assert!(scheduled.task_groups[0].latency.p99_ns < native.task_groups[0].latency.p99_ns);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -85,18 +86,13 @@ pub use report::{DeviceReport, Latency, Report, TaskReport};
 pub use spec::Spec;
 pub use table::{compare, table};
 
-use crate::{Decision, Grant, Params, Policy, PolicyInfo, Scope, TaskView};
 use domain::{Books, Outcome};
 use spec::DomainPlan;
 use xsched_core::Nanos;
+use xsched_policy::{Decision, Grant, Params, Policy, PolicyInfo, Scope, TaskView};
 
 /// Of latencies in nanoseconds, with quantiles off by less than half a percent.
 type Histogram = xsched_core::Histogram<7>;
-
-/// Reads a time as simulation files write it: `"500us"`, `"2ms"`, `"1.5s"`.
-pub fn parse_time(text: &str) -> Result<Nanos, String> {
-    text.parse::<values::Time>().map(|time| Nanos(time.0))
-}
 
 /// Who decides in a simulation.
 pub struct Contender<'a> {

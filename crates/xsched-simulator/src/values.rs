@@ -8,50 +8,21 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use xsched_core::{Deadline, Level, Nanos, Priority, Share, Timeslice};
 
-/// A time as people write it: a number and a unit.
+/// A time as a simulation file writes it: a number and a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Time(pub(super) u64);
-
-const LONGEST: u64 = 24 * 3_600_000_000_000;
-const EXPECTED_TIME: &str = "a time in quotes with its unit, such as \"500us\", \"2ms\" or \"1.5s\"";
 
 impl FromStr for Time {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let s = s.trim();
-        if s.starts_with('-') {
-            return Err(format!("time `{s}` is negative: allowed is 0s to 24h"));
-        }
-        let unit_at = s.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(s.len());
-        let (number, unit) = s.split_at(unit_at);
-        let scale = match unit.trim() {
-            "ns" => 1.0,
-            "us" | "µs" | "μs" => 1e3,
-            "ms" => 1e6,
-            "s" => 1e9,
-            "min" => 60e9,
-            "h" => 3600e9,
-            _ => return Err(format!("`{s}` is not a time: expected {EXPECTED_TIME}")),
-        };
-        let number: f64 =
-            number.parse().map_err(|_| format!("`{s}` is not a time: expected {EXPECTED_TIME}"))?;
-        let nanos = (number * scale).round();
-        if nanos > LONGEST as f64 {
-            return Err(format!("time `{s}` is too long: allowed is 0s to 24h"));
-        }
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "0 to a day, checked above"
-        )]
-        Ok(Self(nanos as u64))
+        xsched_core::parse_time(s).map(|time| Self(time.0))
     }
 }
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Words { expected: EXPECTED_TIME, result: PhantomData })
+        deserializer.deserialize_str(Words { expected: xsched_core::TIME_FORMAT, result: PhantomData })
     }
 }
 
@@ -183,37 +154,4 @@ pub(super) fn priority<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Pri
         }
     }
     deserializer.deserialize_any(NumberOrWord)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_read_as_people_write_them() {
-        for (text, nanos) in [
-            ("500us", 500_000),
-            ("2ms", 2_000_000),
-            ("1.5 s", 1_500_000_000),
-            ("0s", 0),
-            ("1h", LONGEST / 24),
-        ] {
-            assert_eq!(text.parse(), Ok(Time(nanos)), "{text}");
-        }
-        for text in [
-            "",
-            "5",
-            "ms",
-            "1.2.3s",
-            "5 parsecs",
-            "-1ms",
-            "25h",
-            "1e9s",
-            "NaNs",
-            "infs",
-            "99999999999999999999h",
-        ] {
-            assert!(text.parse::<Time>().is_err(), "{text}");
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! What a simulation file may not say, and what its author is told then.
 
 use xsched_core::Nanos;
-use xsched_policy::simulate::{self, Spec};
+use xsched_simulator::Spec;
 
 const GOOD: &str = r#"duration = "1s"
 seed = 1
@@ -230,5 +230,5 @@ fn another_duration_is_checked_like_the_files_own() {
     assert!(refused(Nanos::ZERO).contains("duration 0 ns is out of range: allowed is 1ms to 24h"));
     assert!(refused(Nanos::MAX).contains("allowed is 1ms to 24h"));
     assert!(spec.clone().with_duration(Nanos::from_secs(2)).is_ok());
-    assert_eq!(simulate::parse_time("2ms"), Ok(Nanos::from_millis(2)));
+    assert_eq!(xsched_core::parse_time("2ms"), Ok(Nanos::from_millis(2)));
 }

@@ -13,7 +13,7 @@ use super::Histogram;
 use super::device::{Device, DeviceTally};
 use super::spec::{DomainPlan, Spec};
 use super::task::{Task, TaskTally};
-use crate::{Decision, Policy, TaskView};
+use xsched_policy::{Decision, Policy, TaskView};
 
 /// What came of one domain, in the order of its plan.
 pub(super) struct Outcome {

@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 
 use proptest::prelude::*;
 use xsched_core::Nanos;
-use xsched_policy::simulate::{self, Contender, Options, Report, Spec, TaskReport};
 use xsched_policy::{Decision, POLICIES, Policy, PolicyInfo, Scope, TaskView};
+use xsched_simulator::{self as simulator, Contender, Options, Report, Spec, TaskReport};
 
 fn spec(text: &str) -> Spec {
     Spec::from_toml(text).unwrap_or_else(|error| panic!("{error} in\n{text}"))
@@ -47,7 +47,7 @@ fn interruption(level: u8) -> Spec {
 fn each_level_lets_exactly_its_share_of_the_background_finish_first() {
     // Level 1: the running command and one more in flight; level 2: the running one; level 3: nothing.
     for (level, latency) in [(1, 17_000 + 100 + 1_000), (2, 7_000 + 100 + 1_000), (3, 100 + 1_000)] {
-        let report = simulate::run(&interruption(level), policy("HPF"));
+        let report = simulator::run(&interruption(level), policy("HPF"));
         let foreground = task(&report, "foreground");
         assert_eq!((foreground.jobs, foreground.latency.max_ns), (1, latency * 1_000), "level {level}");
         let gpu = &report.devices[0];
@@ -57,7 +57,7 @@ fn each_level_lets_exactly_its_share_of_the_background_finish_first() {
 
 #[test]
 fn a_command_cut_at_level_3_goes_on_where_it_was() {
-    let report = simulate::run(&interruption(3), policy("HPF"));
+    let report = simulator::run(&interruption(3), policy("HPF"));
     let background = task(&report, "background");
     // Its own 30 ms, the foreground's 1 ms, and both costs.
     assert_eq!(background.latency.max_ns, 31_150_000);
@@ -88,14 +88,14 @@ fn the_window_bounds_what_is_in_flight_at_level_1() {
         )
     };
     for (window, latency) in [("0us", 1_400), ("1ms", 2_000), ("5ms", 6_000)] {
-        let report = simulate::run(&spec(&text(window)), policy("HPF"));
+        let report = simulator::run(&spec(&text(window)), policy("HPF"));
         assert_eq!(task(&report, "foreground").latency.max_ns, latency * 1_000, "window {window}");
     }
 }
 
 #[test]
 fn the_native_scheduler_takes_turns_and_pays_for_them() {
-    let report = simulate::run(
+    let report = simulator::run(
         &spec(
             r#"
             duration = "20ms"
@@ -126,7 +126,7 @@ fn the_native_scheduler_takes_turns_and_pays_for_them() {
 
 #[test]
 fn a_job_that_is_late_without_being_done_is_a_miss() {
-    let report = simulate::run(
+    let report = simulator::run(
         &spec(
             r#"
             duration = "100ms"
@@ -176,7 +176,7 @@ fn a_policy_of_ones_own_decides_for_each_device_or_for_the_machine() {
         "#,
     );
     let busy = |scope| {
-        let report = simulate::run(&spec, Contender::custom("one", scope, || Box::new(OneInAll)));
+        let report = simulator::run(&spec, Contender::custom("one", scope, || Box::new(OneInAll)));
         report.all_devices.busy_ns / report.duration_ns
     };
     assert_eq!((busy(Scope::Device), busy(Scope::Machine)), (4, 2));
@@ -198,8 +198,8 @@ fn what_happens_during_the_warm_up_does_not_count() {
             "#
         )
     };
-    let whole = simulate::run(&spec(&text("duration = \"1s\"")), policy("HPF"));
-    let warm = simulate::run(&spec(&text("duration = \"2s\"\nwarmup = \"1s\"")), policy("HPF"));
+    let whole = simulator::run(&spec(&text("duration = \"1s\"")), policy("HPF"));
+    let warm = simulator::run(&spec(&text("duration = \"2s\"\nwarmup = \"1s\"")), policy("HPF"));
     assert_eq!(task(&whole, "steady").used_ns, task(&warm, "steady").used_ns);
     assert_eq!(task(&warm, "steady").jobs, 100);
     assert_eq!(warm.all_devices.busy_ns + warm.all_devices.idle_ns, 1_000_000_000);
@@ -244,9 +244,9 @@ fn serving(level: u8, beside: bool) -> Spec {
 #[test]
 fn under_priority_at_level_3_the_foreground_hardly_notices_the_background() {
     let p99 = |report: &Report| task(report, "serving").latency.p99_ns as f64;
-    let alone = p99(&simulate::run(&serving(3, false), policy("HPF")));
-    let beside = p99(&simulate::run(&serving(3, true), policy("HPF")));
-    let native = p99(&simulate::run(&serving(3, true), Contender::native()));
+    let alone = p99(&simulator::run(&serving(3, false), policy("HPF")));
+    let beside = p99(&simulator::run(&serving(3, true), policy("HPF")));
+    let native = p99(&simulator::run(&serving(3, true), Contender::native()));
     assert!(beside <= 1.1 * alone, "{beside} beside training, {alone} alone");
     assert!(native >= 1.5 * alone, "{native} natively, {alone} alone");
 }
@@ -254,7 +254,7 @@ fn under_priority_at_level_3_the_foreground_hardly_notices_the_background() {
 #[test]
 fn a_deeper_level_is_never_slower() {
     let latency = |level| {
-        let report = simulate::run(&serving(level, true), policy("HPF"));
+        let report = simulator::run(&serving(level, true), policy("HPF"));
         let latency = task(&report, "serving").latency;
         (latency.p50_ns, latency.p99_ns)
     };
@@ -313,7 +313,7 @@ fn shares_are_within_a_point_of_what_was_asked_for() {
         for (shares, level) in SHARES.iter().flat_map(|shares| [1, 2, 3].map(|level| (shares, level))) {
             let hints: Vec<_> = shares.iter().map(|share| format!("share = {share}")).collect();
             let targets: Vec<_> = shares.iter().map(|share| f64::from(*share)).collect();
-            let report = simulate::run(&busy(level, &hints), policy(name));
+            let report = simulator::run(&busy(level, &hints), policy(name));
             let error = share_error(&report, &targets);
             assert!(error <= 1.0, "{name} {shares:?} at level {level}: off by {error:.2} points");
         }
@@ -327,7 +327,7 @@ fn the_fair_policy_shares_by_weight() {
         for level in [1, 2, 3] {
             let hints: Vec<_> = priorities.iter().map(|priority| format!("priority = {priority}")).collect();
             let targets: Vec<_> = priorities.iter().map(|priority| 1.2_f64.powi(*priority)).collect();
-            let report = simulate::run(&busy(level, &hints), policy("CFS"));
+            let report = simulator::run(&busy(level, &hints), policy("CFS"));
             let error = share_error(&report, &targets);
             assert!(error <= 1.0, "CFS {priorities:?} at level {level}: off by {error:.2} points");
         }
@@ -384,7 +384,7 @@ proptest! {
         let entries: String = entries.collect();
         prop_assume!(!entries.is_empty());
         let text = format!("duration = \"1s\"\n[[device]]\nname = \"gpu\"\nlevel = 3\n{entries}");
-        let report = simulate::run(&spec(&text), policy("KEDF"));
+        let report = simulator::run(&spec(&text), policy("KEDF"));
         prop_assert!(report.all_tasks.deadline_jobs > 0);
         prop_assert_eq!(report.all_tasks.deadline_misses, 0, "{}", text);
     }
@@ -437,7 +437,7 @@ proptest! {
             costs.0, costs.1, costs.2
         );
         let contender = POLICIES.get(which).map_or_else(Contender::native, Contender::from);
-        let report = simulate::run(&spec(&text), contender);
+        let report = simulator::run(&spec(&text), contender);
         let measured = report.duration_ns - report.warmup_ns;
         for device in &report.devices {
             prop_assert_eq!(device.busy_ns + device.lost_ns + device.idle_ns, measured, "{}", report.policy);
@@ -483,14 +483,14 @@ fn the_result_depends_on_the_seed_and_on_nothing_else() {
         let run = |threads| {
             let options =
                 Options { threads: NonZeroUsize::new(threads), every_task: true, ..Options::default() };
-            simulate::run_with(&fleet, policy(name), &options)
+            simulator::run_with(&fleet, policy(name), &options)
         };
         let one = run(1);
         assert_eq!(one.tasks.len(), 230);
         assert_eq!(one, run(1), "{name}");
         assert_eq!(one, run(2), "{name}");
         assert_eq!(one, run(7), "{name}");
-        let other = simulate::run(&fleet.clone().with_seed(1), policy(name));
+        let other = simulator::run(&fleet.clone().with_seed(1), policy(name));
         assert_ne!(one.all_tasks, other.all_tasks, "{name}");
     }
 }
@@ -508,9 +508,9 @@ fn many_tasks_are_reported_by_group_unless_asked_for() {
         arrival.closed = {}
         command = "1ms"
     "#;
-    let report = simulate::run(&spec(text), policy("HPF"));
+    let report = simulator::run(&spec(text), policy("HPF"));
     assert_eq!((report.tasks.len(), report.task_groups.len(), report.task_groups[0].count), (0, 1, 201));
     let all = Options { every_task: true, ..Options::default() };
-    let report = simulate::run_with(&spec(text), policy("HPF"), &all);
+    let report = simulator::run_with(&spec(text), policy("HPF"), &all);
     assert_eq!((report.tasks.len(), report.tasks[200].name.as_str()), (201, "t-200"));
 }

@@ -6,9 +6,9 @@ use std::ops::Range;
 use xsched_core::{Hints, Level, LevelCost, Nanos};
 
 use super::file::{self, Arrival, CommandTable, DeviceTable, Drawn, SpecError, TaskTable};
-use crate::{Params, Scope};
+use xsched_policy::{Params, Scope};
 
-/// Everything a simulation needs to know but the policy. Made from a file; see [`crate::simulate`] for its shape.
+/// Everything a simulation needs to know but the policy. Made from a file; see the [crate documentation](crate) for its shape.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub(super) duration: u64,

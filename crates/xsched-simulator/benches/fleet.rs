@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
-use xsched_policy::simulate::{self, Contender, Report, Spec};
 use xsched_policy::{POLICIES, PolicyInfo};
+use xsched_simulator::{self as simulator, Contender, Report, Spec};
 
 const FLEET: &str = include_str!("../../../examples/simulations/fleet.toml");
 const RUNS: usize = 3;
@@ -32,7 +32,7 @@ fn speed(quick: bool) {
         let make = || info.map_or_else(Contender::native, Contender::from);
         let times = (0..RUNS).map(|_| {
             let start = Instant::now();
-            let report = simulate::run(&spec, make());
+            let report = simulator::run(&spec, make());
             (start.elapsed().as_secs_f64(), report)
         });
         let Some((best, report)) = times.min_by(|a, b| a.0.total_cmp(&b.0)) else { continue };
@@ -71,7 +71,7 @@ fn foreground(quick: bool) {
             "#,
             if beside { training } else { "" }
         );
-        simulate::run(&spec(&text, quick), contender).task_groups[0].latency.p99_ns as f64
+        simulator::run(&spec(&text, quick), contender).task_groups[0].latency.p99_ns as f64
     };
     let alone = p99(3, false, find("HPF").into());
     for level in [1, 2, 3] {
@@ -109,7 +109,7 @@ fn print_errors(name: &str, what: &str, hints: &[String], targets: &[f64], quick
             .collect();
         let device =
             format!("[[device]]\nname = \"gpu\"\nlevel = {level}\npreempt = \"20us\"\nswitch = \"50us\"");
-        let report = simulate::run(
+        let report = simulator::run(
             &spec(&format!("duration = \"60s\"\n{device}\n{}", tasks.concat()), quick),
             find(name),
         );
