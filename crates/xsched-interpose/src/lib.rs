@@ -15,16 +15,16 @@
 //! * [`Lease`]: a vendor's handle that can be taken away from those who use it.
 //! * [`lifetime`]: fork and exit.
 
+mod forward;
 mod handle;
-mod lease;
+mod handle_table;
+mod hazard;
 pub mod lifetime;
-mod once;
-mod reader;
-mod real;
-mod table;
+mod real_function;
+mod revocable_handle;
 
+pub use forward::{Outermost, aside, forward_once, outside};
 pub use handle::Handle;
-pub use lease::Lease;
-pub use once::{Outermost, aside, forward_once, outside};
-pub use real::Real;
-pub use table::Table;
+pub use handle_table::Table;
+pub use real_function::Real;
+pub use revocable_handle::Lease;

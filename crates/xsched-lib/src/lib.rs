@@ -15,17 +15,27 @@
 //! * `platforms`: one directory for each vendor interface.
 
 mod api;
-mod around;
-mod asked;
-mod callback;
 mod captures;
-mod copies;
+mod driver_callbacks;
+mod duplicate_library;
+mod event_queue;
+mod event_wait_lists;
 mod hooks;
+mod info_query;
 mod ioctl;
-mod loaded;
+mod loaded_libraries;
 mod loader;
 mod platforms;
-mod polled;
-mod station;
-mod waits;
-mod world;
+mod queue_hooks;
+mod runtime;
+mod tracked_queue;
+
+use driver_callbacks as callback;
+use duplicate_library as copies;
+use event_queue as polled;
+use event_wait_lists as waits;
+use info_query as asked;
+use loaded_libraries as loaded;
+use queue_hooks as around;
+use runtime as world;
+use tracked_queue as station;

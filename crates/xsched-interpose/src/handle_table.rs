@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::reader;
+use crate::hazard;
 
 /// Places in a table. More handles than this at once are not found, and so left alone.
 const PLACES: usize = 4096;
@@ -56,7 +56,7 @@ impl<T: Send + Sync> Table<T> {
                 _ => {
                     // Another handle may have taken the place meanwhile, and its value come after it.
                     let still = |_: &&T| place.handle.load(Ordering::Acquire) == handle;
-                    return reader::read(&place.value, |value| work(value.filter(still)));
+                    return hazard::read(&place.value, |value| work(value.filter(still)));
                 }
             }
         }
@@ -119,7 +119,7 @@ fn sweep<T>(retired: &mut Vec<Retired<T>>) {
         return;
     }
     let values: Vec<_> = retired.iter().map(|retired| retired.0.cast()).collect();
-    let mut unused = reader::are_unused(&values).into_iter();
+    let mut unused = hazard::are_unused(&values).into_iter();
     retired.retain(|retired| {
         let free = unused.next().unwrap_or(false);
         if free {
