@@ -7,11 +7,11 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Proof that no hook of ours is at work on this thread yet. While it lives, [`Outermost::enter`] answers none: what
+/// Proof that no hook of ours is at work on this thread yet. While it lives, [`OutermostHook::enter`] answers none: what
 /// the vendor's library or we ourselves call from inside a hook goes straight to the real functions.
-pub struct Outermost(());
+pub struct OutermostHook(());
 
-impl Outermost {
+impl OutermostHook {
     /// None on a thread that is inside a hook already, or is ending.
     #[must_use]
     #[inline]
@@ -22,7 +22,7 @@ impl Outermost {
     }
 }
 
-impl Drop for Outermost {
+impl Drop for OutermostHook {
     fn drop(&mut self) {
         let _ = INSIDE.try_with(|inside| inside.set(false));
     }
@@ -30,7 +30,7 @@ impl Drop for Outermost {
 
 /// Does something from within a hook that may call the program's own functions: what they call passes hooks again. Not
 /// to be used where something of a [`crate::Table`] is being read.
-pub fn outside<R>(work: impl FnOnce() -> R) -> R {
+pub fn outside_hooks<R>(work: impl FnOnce() -> R) -> R {
     /// Puts it back, also if `work` unwinds.
     struct Back(bool);
     impl Drop for Back {
@@ -71,7 +71,7 @@ pub fn forward_once<R>(real: impl FnOnce() -> R, around: impl FnOnce(&mut dyn Fn
 }
 
 /// Does something of our own beside what the program asked for: a panic ends here, and `errno` stays as it is.
-pub fn aside(work: impl FnOnce()) {
+pub fn run_isolated(work: impl FnOnce()) {
     let callers = errno();
     // As in `forward_once`.
     let _ = catch_unwind(AssertUnwindSafe(work));
@@ -146,7 +146,7 @@ mod tests {
     fn what_is_done_aside_leaves_no_trace() {
         set_errno(17);
         silently(|| {
-            aside(|| {
+            run_isolated(|| {
                 set_errno(1);
                 panic!("aside");
             });
@@ -156,12 +156,12 @@ mod tests {
 
     #[test]
     fn only_one_hook_at_a_time_is_outermost() {
-        let outer = Outermost::enter().unwrap();
-        assert!(Outermost::enter().is_none());
-        assert!(Outermost::enter().is_none(), "asking has changed the answer");
-        assert!(outside(|| Outermost::enter().is_some()), "the program's own function is inside");
-        assert!(Outermost::enter().is_none(), "no longer inside after the program's function");
+        let outer = OutermostHook::enter().unwrap();
+        assert!(OutermostHook::enter().is_none());
+        assert!(OutermostHook::enter().is_none(), "asking has changed the answer");
+        assert!(outside_hooks(|| OutermostHook::enter().is_some()), "the program's own function is inside");
+        assert!(OutermostHook::enter().is_none(), "no longer inside after the program's function");
         drop(outer);
-        assert!(Outermost::enter().is_some());
+        assert!(OutermostHook::enter().is_some());
     }
 }

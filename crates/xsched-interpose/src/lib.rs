@@ -9,10 +9,10 @@
 //! ```
 //!
 //! * [`Real`]: the function a hook stands in front of.
-//! * [`Outermost`], [`forward_once`], [`aside`]: how a hook calls it, exactly once, and what else it does.
+//! * [`OutermostHook`], [`forward_once`], [`aside`]: how a hook calls it, exactly once, and what else it does.
 //! * [`Table`]: from a vendor's handle to what we know about it, on the launch path.
 //! * [`Handle`]: a vendor's handle, which any thread may use.
-//! * [`Lease`]: a vendor's handle that can be taken away from those who use it.
+//! * [`RevocableHandle`]: a vendor's handle that can be taken away from those who use it.
 //! * [`lifetime`]: fork and exit.
 
 mod forward;
@@ -23,8 +23,8 @@ pub mod lifetime;
 mod real_function;
 mod revocable_handle;
 
-pub use forward::{Outermost, aside, forward_once, outside};
+pub use forward::{OutermostHook, forward_once, outside_hooks, run_isolated};
 pub use handle::Handle;
 pub use handle_table::Table;
-pub use real_function::Real;
-pub use revocable_handle::Lease;
+pub use real_function::RealFunction;
+pub use revocable_handle::RevocableHandle;

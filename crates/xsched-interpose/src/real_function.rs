@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// A function of the vendor's library, as it was told to us, else looked up when it is first needed.
 ///
 /// `F` is its type, a plain `unsafe extern "C" fn`. Looking it up takes no lock of ours and allocates nothing.
-pub struct Real<F> {
+pub struct RealFunction<F> {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
     kind: PhantomData<F>,
 }
 
-impl<F: Copy> Real<F> {
+impl<F: Copy> RealFunction<F> {
     /// The function of this name, which nobody knows yet.
     #[must_use]
     pub const fn new(name: &'static CStr) -> Self {
@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn what_exists_is_found_and_what_does_not_is_none() {
-        static ABS: Real<Function> = Real::new(c"abs");
-        static NONE: Real<unsafe extern "C" fn()> = Real::new(c"no_such_function_anywhere");
+        static ABS: RealFunction<Function> = RealFunction::new(c"abs");
+        static NONE: RealFunction<unsafe extern "C" fn()> = RealFunction::new(c"no_such_function_anywhere");
         for _ in 0..2 {
             // SAFETY: these are the types of both, as far as they exist.
             let (abs, none) = unsafe { (ABS.get(anywhere), NONE.get(anywhere)) };
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn what_was_told_comes_before_what_can_be_found() {
-        static ABS: Real<Function> = Real::new(c"abs");
-        static TOLD: Real<Function> = Real::new(c"no_such_function_anywhere");
+        static ABS: RealFunction<Function> = RealFunction::new(c"abs");
+        static TOLD: RealFunction<Function> = RealFunction::new(c"no_such_function_anywhere");
         unsafe extern "C" fn five(_: i32) -> i32 {
             5
         }
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn nothing_found_does_not_wipe_out_what_is_told_meanwhile() {
-        static TOLD: Real<Function> = Real::new(c"no_such_function_anywhere");
+        static TOLD: RealFunction<Function> = RealFunction::new(c"no_such_function_anywhere");
         let tell = |_: &CStr| {
             TOLD.place().store(anywhere(c"abs"), Ordering::Release);
             std::ptr::null_mut()

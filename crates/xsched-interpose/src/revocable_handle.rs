@@ -5,9 +5,9 @@ use std::sync::{PoisonError, RwLock};
 /// A handle that can be used until it is taken away. Taking it away waits for those who use it at that moment, so that
 /// the program can destroy what it stands for.
 #[derive(Debug)]
-pub struct Lease<H>(RwLock<Option<H>>);
+pub struct RevocableHandle<H>(RwLock<Option<H>>);
 
-impl<H: Copy> Lease<H> {
+impl<H: Copy> RevocableHandle<H> {
     /// Lends out a handle.
     #[must_use]
     pub const fn new(handle: H) -> Self {

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::ffi::c_void;
 
-use xsched_interpose::outside;
+use xsched_interpose::outside_hooks;
 
 thread_local! {
     /// Within a function that the vendor calls for the program.
@@ -38,7 +38,7 @@ pub(crate) fn wrap(
     let Some(callback) = callback else { return real() };
     let wanted = Box::into_raw(Box::new(Wanted { callback, data }));
     // It may be called at once, on this thread.
-    let code = outside(|| ask(call, wanted.cast()));
+    let code = outside_hooks(|| ask(call, wanted.cast()));
     if code != Some(0) {
         // SAFETY: made above; the vendor refused it.
         drop(unsafe { Box::from_raw(wanted) });

@@ -33,7 +33,7 @@ static STANDING: AtomicU8 = AtomicU8::new(UNKNOWN);
 /// Whether another copy was loaded before this one. What comes later never comes before, so it is looked up once. As the
 /// loader's hooks need it: no lock, no allocation.
 #[inline]
-pub(crate) fn is_spare() -> bool {
+pub(crate) fn is_inactive_duplicate() -> bool {
     match STANDING.load(Ordering::Relaxed) {
         UNKNOWN => find_out(),
         known => known == SPARE,
@@ -48,7 +48,7 @@ fn find_out() -> bool {
 }
 
 /// Says that another copy is there, if one is, and that it does nothing. For the one that works.
-pub(crate) fn mention_another() {
+pub(crate) fn report_duplicate() {
     let Some((mark, _)) = elf::data_elsewhere(MARK) else { return };
     // SAFETY: every copy has a C string there.
     let version = unsafe { CStr::from_ptr(mark.cast::<c_char>()) }.to_string_lossy();

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xsched_core::{
     Capabilities, DeviceId, HalError, HwQueue, Level, LevelCost, LevelRequest, Marker, Nanos, Progress,
 };
-use xsched_interpose::{Handle, Lease};
+use xsched_interpose::{Handle, RevocableHandle};
 
-use crate::station::Leased;
-use crate::waits;
+use crate::event_wait_lists;
+use crate::tracked_queue::VendorQueue;
 
 /// What is a vendor's own about queues and events. Errors are in the vendor's words.
-pub(crate) trait Vendor: 'static {
+pub(crate) trait EventApi: 'static {
     /// Puts an event on a queue, behind these events, or behind everything launched so far if there are none, and has the
     /// device know of it.
     fn mark(queue: Handle, behind: &[Handle]) -> Result<Handle, String>;
@@ -39,14 +39,14 @@ pub(crate) trait Vendor: 'static {
 }
 
 /// An event of ours, given back when it is dropped.
-pub(crate) struct Event<V: Vendor> {
+pub(crate) struct Event<V: EventApi> {
     handle: Handle,
     placed: Nanos,
     vendor: PhantomData<fn() -> V>,
 }
 
-impl<V: Vendor> Event<V> {
-    /// See [`Vendor::mark`].
+impl<V: EventApi> Event<V> {
+    /// See [`EventApi::mark`].
     pub(crate) fn place(queue: Handle, behind: &[Handle]) -> Result<Self, String> {
         let placed = Nanos::now();
         Ok(Self { handle: V::mark(queue, behind)?, placed, vendor: PhantomData })
@@ -57,7 +57,7 @@ impl<V: Vendor> Event<V> {
     }
 }
 
-impl<V: Vendor> Drop for Event<V> {
+impl<V: EventApi> Drop for Event<V> {
     fn drop(&mut self) {
         V::release(self.handle);
     }
@@ -79,8 +79,8 @@ pub(crate) trait StopPoints: Send + Sync {
 }
 
 /// See the head of this file.
-pub(crate) struct Polled<V: Vendor> {
-    lease: Lease<Handle>,
+pub(crate) struct EventQueue<V: EventApi> {
+    lease: RevocableHandle<Handle>,
     key: usize,
     device: DeviceId,
     capabilities: Capabilities,
@@ -88,18 +88,25 @@ pub(crate) struct Polled<V: Vendor> {
     stops: Option<Arc<dyn StopPoints>>,
 }
 
-struct Marks<V: Vendor> {
+struct Marks<V: EventApi> {
     placed: VecDeque<(Marker, Event<V>)>,
     last: Marker,
     reached: Progress,
 }
 
-impl<V: Vendor> Polled<V> {
+impl<V: EventApi> EventQueue<V> {
     /// A queue of this device, called so in messages, which says why it has no more than level 1.
     pub(crate) fn new(queue: Handle, device: DeviceId, name: String, no_more: &str) -> Self {
         let marks = Mutex::new(Marks { placed: VecDeque::new(), last: 0, reached: Progress::default() });
         let capabilities = Capabilities::block_only(name, no_more);
-        Self { lease: Lease::new(queue), key: queue.addr(), device, capabilities, marks, stops: None }
+        Self {
+            lease: RevocableHandle::new(queue),
+            key: queue.addr(),
+            device,
+            capabilities,
+            marks,
+            stops: None,
+        }
     }
 
     /// The same queue with level 2, or with a reason of its own for lacking it.
@@ -129,7 +136,7 @@ impl<V: Vendor> Polled<V> {
     }
 }
 
-impl<V: Vendor> Leased for Polled<V> {
+impl<V: EventApi> VendorQueue for EventQueue<V> {
     fn end(&self) {
         self.lease.end();
         let mut marks = self.marks();
@@ -138,11 +145,11 @@ impl<V: Vendor> Leased for Polled<V> {
         marks.reached = Progress { marker: Marker::MAX, at: None };
         drop(marks);
         self.go();
-        waits::forget(self.key);
+        event_wait_lists::forget(self.key);
     }
 }
 
-impl<V: Vendor> HwQueue for Polled<V> {
+impl<V: EventApi> HwQueue for EventQueue<V> {
     fn device(&self) -> DeviceId {
         self.device
     }
@@ -182,7 +189,7 @@ impl<V: Vendor> HwQueue for Polled<V> {
 
     fn check_waitable(&self) -> Result<(), HalError> {
         self.with("waiting for a marker", |queue| {
-            let stuck = waits::for_program(queue.addr());
+            let stuck = event_wait_lists::for_program(queue.addr());
             if stuck { Err("the queue waits for the program".to_owned()) } else { Ok(()) }
         })
     }

@@ -7,10 +7,10 @@
 use std::ffi::c_uint;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use xsched_interpose::{Handle, aside};
+use xsched_interpose::{Handle, run_isolated};
 
-use crate::polled::{Event, Vendor};
-use crate::world::world;
+use crate::event_queue::{Event, EventApi};
+use crate::runtime::runtime;
 
 /// Queues on which something waits for the program, each with whether that is over.
 static STUCK: Mutex<Vec<Stuck>> = Mutex::new(Vec::new());
@@ -24,14 +24,14 @@ struct Stuck {
 ///
 /// # Safety
 /// The list is as long as is said, or null.
-pub(crate) unsafe fn note<V: Vendor>(queue: Handle, count: c_uint, list: *const Handle) {
+pub(crate) unsafe fn note<V: EventApi>(queue: Handle, count: c_uint, list: *const Handle) {
     // SAFETY: the caller vouches for the list.
     let events = unsafe { slice(count, list) };
     if events.is_empty() {
         return;
     }
-    aside(|| {
-        let Some(world) = world().filter(|world| world.knows(queue.addr())) else { return };
+    run_isolated(|| {
+        let Some(runtime) = runtime().filter(|runtime| runtime.knows(queue.addr())) else { return };
         let mut program = false;
         for event in events.iter().filter(|event| !V::is_done(**event)) {
             let holder = V::queue_of(*event);
@@ -39,12 +39,12 @@ pub(crate) unsafe fn note<V: Vendor>(queue: Handle, count: c_uint, list: *const 
                 program = true;
             } else if holder != queue {
                 program |= for_program(holder.addr());
-                world.depends_on(queue.addr(), holder.addr());
+                runtime.depends_on(queue.addr(), holder.addr());
             }
         }
         if program && let Ok(event) = Event::<V>::place(queue, events) {
             stuck().push(Stuck { queue: queue.addr(), is_over: Box::new(move || event.is_done()) });
-            world.depends_on_any(queue.addr());
+            runtime.depends_on_any(queue.addr());
         }
     });
 }
@@ -53,17 +53,21 @@ pub(crate) unsafe fn note<V: Vendor>(queue: Handle, count: c_uint, list: *const 
 ///
 /// # Safety
 /// As for [`note`].
-pub(crate) unsafe fn wait<V: Vendor>(real: impl FnOnce() -> i32, count: c_uint, list: *const Handle) -> i32 {
+pub(crate) unsafe fn wait<V: EventApi>(
+    real: impl FnOnce() -> i32,
+    count: c_uint,
+    list: *const Handle,
+) -> i32 {
     let code = real();
     if code == 0 {
-        aside(|| {
-            let Some(world) = world() else { return };
+        run_isolated(|| {
+            let Some(runtime) = runtime() else { return };
             let mut looked_at = Handle::NONE;
             // SAFETY: the caller vouches for the list. It has the events, for it has just waited for them.
             for event in unsafe { slice(count, list) } {
                 let queue = V::queue_of(*event);
                 if queue != looked_at {
-                    world.look_for_idle(queue.addr());
+                    runtime.look_for_idle(queue.addr());
                     looked_at = queue;
                 }
             }

@@ -37,10 +37,10 @@ macro_rules! hooks {
                 };
                 // SAFETY: the caller vouches for the arguments, which are passed on as they are.
                 let real = || unsafe { real($($argument),*) };
-                if crate::copies::is_spare() {
+                if crate::duplicate_library::is_inactive_duplicate() {
                     return real();
                 }
-                match ::xsched_interpose::Outermost::enter() {
+                match ::xsched_interpose::OutermostHook::enter() {
                     Some(_outermost) => {
                         #[allow(clippy::redundant_closure_call, reason = "a hook may be a closure over the arguments")]
                         ($around)(real, $($argument),*)
@@ -55,8 +55,8 @@ macro_rules! hooks {
         mod real {
             use super::*;
             $(
-                pub(super) static $name: ::xsched_interpose::Real<unsafe extern "C" fn($($kind),*) -> $answer> =
-                    ::xsched_interpose::Real::new(crate::hooks::c_name(concat!(stringify!($name), "\0")));
+                pub(super) static $name: ::xsched_interpose::RealFunction<unsafe extern "C" fn($($kind),*) -> $answer> =
+                    ::xsched_interpose::RealFunction::new(crate::hooks::c_name(concat!(stringify!($name), "\0")));
             )*
         }
 

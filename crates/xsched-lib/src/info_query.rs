@@ -14,13 +14,13 @@ use crate::loader::Function;
 pub(crate) type Ask = Function<unsafe extern "C" fn(Handle, c_uint, usize, *mut c_void, *mut usize) -> i32>;
 
 /// One question, with an answer of a known type.
-pub(crate) struct Question<T> {
+pub(crate) struct InfoQuery<T> {
     ask: &'static Ask,
     number: c_uint,
     answer: PhantomData<fn() -> T>,
 }
 
-impl<T: Plain> Question<T> {
+impl<T: Plain> InfoQuery<T> {
     pub(crate) const fn new(ask: &'static Ask, number: c_uint) -> Self {
         Self { ask, number, answer: PhantomData }
     }
@@ -40,7 +40,7 @@ impl<T: Plain> Question<T> {
 /// Words, which end with the first zero byte.
 pub(crate) type Text = [u8; 200];
 
-impl Question<Text> {
+impl InfoQuery<Text> {
     /// The answer, or nothing.
     pub(crate) fn text(&self, thing: Handle) -> String {
         let bytes = self.of(thing).unwrap_or([0; 200]);

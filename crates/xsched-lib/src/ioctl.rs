@@ -40,7 +40,7 @@ pub(crate) fn answer_with(ioctl: *mut c_void) {
 pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     // SAFETY: the caller's own arguments.
     let answer = unsafe { real()(fd, request, argument) };
-    for watch in WATCHERS.iter().filter(|_| !crate::copies::is_spare()) {
+    for watch in WATCHERS.iter().filter(|_| !crate::duplicate_library::is_inactive_duplicate()) {
         // SAFETY: the arguments of a call that the system has just answered.
         unsafe { watch(fd, request, argument, answer) };
     }

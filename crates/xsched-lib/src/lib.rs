@@ -5,7 +5,7 @@
 //! called exactly once.
 //!
 //! * `hooks`: how a hook is written: one name in one list, plus one function.
-//! * `world`: what the hooks share: the connection to the scheduler, and the queues.
+//! * `runtime`: what the hooks share: the connection to the scheduler, and the queues.
 //! * `loader`: the loader's look-up function, through which most programs reach their driver.
 //! * `api`: the C interface, for programs that schedule themselves or say what they would like.
 //! * `copies`: what happens when the library is in a process twice.
@@ -29,13 +29,3 @@ mod platforms;
 mod queue_hooks;
 mod runtime;
 mod tracked_queue;
-
-use driver_callbacks as callback;
-use duplicate_library as copies;
-use event_queue as polled;
-use event_wait_lists as waits;
-use info_query as asked;
-use loaded_libraries as loaded;
-use queue_hooks as around;
-use runtime as world;
-use tracked_queue as station;

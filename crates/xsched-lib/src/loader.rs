@@ -20,7 +20,7 @@ use std::arch::naked_asm;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use xsched_interpose::Real;
+use xsched_interpose::RealFunction;
 
 /// The libraries that we stand in front of.
 static LIBRARIES: [&Library; 3] =
@@ -191,7 +191,7 @@ fn loaded(file: &str) -> Option<CString> {
 /// in another.
 pub(crate) struct Function<F> {
     library: &'static Library,
-    real: Real<F>,
+    real: RealFunction<F>,
 }
 
 impl<F: Copy> Function<F> {
@@ -200,7 +200,7 @@ impl<F: Copy> Function<F> {
     /// # Safety
     /// `F` is the type the vendor gave it.
     pub(crate) const unsafe fn new(library: &'static Library, name: &'static CStr) -> Self {
-        Self { library, real: Real::new(name) }
+        Self { library, real: RealFunction::new(name) }
     }
 
     /// The function; none before the library is known, or if it lacks it.
@@ -380,7 +380,7 @@ unsafe fn before(handle: *mut c_void, name: *const c_char, caller: *const c_void
 
 /// What stands before a function of this name.
 fn hook_before(name: &CStr) -> Option<Before> {
-    if crate::copies::is_spare() {
+    if crate::duplicate_library::is_inactive_duplicate() {
         return None;
     }
     let hook = LIBRARIES.iter().find_map(|library| library.hook(name)).map(Before::Known);
@@ -394,7 +394,7 @@ pub(crate) fn next(name: &'static CStr) -> *mut c_void {
     let next = unsafe { real_dlsym()(libc::RTLD_NEXT, name.as_ptr()) };
     // The vendor's own is wanted, and not what another copy of ours has before it.
     let next = if elf::is_in_a_copy(next) { elf::next_function(name) } else { next };
-    if next.is_null() { crate::loaded::find(name) } else { next }
+    if next.is_null() { crate::loaded_libraries::find(name) } else { next }
 }
 
 /// The loader's own function.

@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 
-use xsched_interpose::{Handle, aside, forward_once};
+use xsched_interpose::{Handle, forward_once, run_isolated};
 use xsched_ipc::ScheduledQueue;
 
-use crate::callback;
-use crate::station::{Leased, Station};
-use crate::world::world;
+use crate::driver_callbacks;
+use crate::runtime::runtime;
+use crate::tracked_queue::{TrackedQueue, VendorQueue};
 
 /// A queue has been made: from now on it is scheduled, if `take` can make of it what the core needs. The program has
 /// one hold on it.
-pub(crate) fn created<H: Leased + 'static>(queue: Handle, take: impl FnOnce() -> Option<H>) {
-    aside(|| {
-        let Some(world) = world() else { return };
+pub(crate) fn created<H: VendorQueue + 'static>(queue: Handle, take: impl FnOnce() -> Option<H>) {
+    run_isolated(|| {
+        let Some(runtime) = runtime() else { return };
         // A handle that is new stands for nothing we know: what had it before ended unseen.
-        world.retire(queue.addr());
-        world.adopt(queue.addr(), take);
+        runtime.retire(queue.addr());
+        runtime.adopt(queue.addr(), take);
     });
 }
 
 /// The same for a function that answers with the queue it has made, or with none.
-pub(crate) fn create<H: Leased + 'static>(
+pub(crate) fn create<H: VendorQueue + 'static>(
     real: impl FnOnce() -> Handle,
     take: impl FnOnce(Handle) -> Option<H>,
 ) -> Handle {
@@ -34,15 +34,15 @@ pub(crate) fn create<H: Leased + 'static>(
 
 /// The program takes another hold on a queue.
 pub(crate) fn retained<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
-    forward_once(real, |_| with(queue, Station::retain))
+    forward_once(real, |_| with(queue, TrackedQueue::retain))
 }
 
 /// The program gives up a hold on a queue. With its last one the queue is forgotten first.
 pub(crate) fn released<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
     forward_once(real, |_| {
-        let Some(world) = world() else { return };
-        if world.with(queue.addr(), |station| station.is_some_and(Station::release)) {
-            world.retire(queue.addr());
+        let Some(runtime) = runtime() else { return };
+        if runtime.with(queue.addr(), |tracked| tracked.is_some_and(TrackedQueue::release)) {
+            runtime.retire(queue.addr());
         }
     })
 }
@@ -50,13 +50,13 @@ pub(crate) fn released<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
 /// A launch waits at the gate until it may go. One that `finishes` returns only when it is done, and all that was
 /// launched before it; nobody asks about a queue that is not ours.
 pub(crate) fn launch<R>(real: impl FnOnce() -> R, queue: Handle, finishes: impl FnOnce() -> bool) -> R {
-    if !callback::may_wait() {
+    if !driver_callbacks::may_wait() {
         return real();
     }
     forward_once(real, |call| {
         with(
             queue,
-            |station| if finishes() { station.launch_and_finish(call) } else { station.launch(call) },
+            |tracked| if finishes() { tracked.launch_and_finish(call) } else { tracked.launch(call) },
         );
     })
 }
@@ -66,12 +66,12 @@ pub(crate) fn launch_on_all<R>(real: impl FnOnce() -> R, queues: &[Handle]) -> R
     if let [queue] = queues {
         return launch(real, *queue, || false);
     }
-    let Some(world) = world().filter(|_| callback::may_wait()) else { return real() };
+    let Some(runtime) = runtime().filter(|_| driver_callbacks::may_wait()) else { return real() };
     forward_once(real, |call| {
         let mut keys: Vec<_> = queues.iter().map(|queue| queue.addr()).collect();
         keys.sort_unstable();
         keys.dedup();
-        through(&keys.into_iter().filter_map(|key| world.joined(key)).collect::<Vec<_>>(), call);
+        through(&keys.into_iter().filter_map(|key| runtime.joined(key)).collect::<Vec<_>>(), call);
     })
 }
 
@@ -85,27 +85,27 @@ pub(crate) fn through(queues: &[Arc<ScheduledQueue>], go: &mut dyn FnMut()) {
 
 /// A launch also on a queue that was made before we were there, or by the parent of this process. It is known by its
 /// address, or by what else tells it from others.
-pub(crate) fn launch_or_adopt<R, H: Leased + 'static>(
+pub(crate) fn launch_or_adopt<R, H: VendorQueue + 'static>(
     real: impl FnOnce() -> R,
     key: usize,
     take: impl FnOnce() -> Option<H>,
 ) -> R {
-    let Some(world) = world() else { return real() };
+    let Some(runtime) = runtime() else { return real() };
     forward_once(real, |call| {
-        let known = world.with(key, |station| station.map(|station| station.launch(call)).is_some());
-        if !known && world.adopt(key, take) {
-            world.with(key, |station| station.map(|station| station.launch(call)));
+        let known = runtime.with(key, |tracked| tracked.map(|tracked| tracked.launch(call)).is_some());
+        if !known && runtime.adopt(key, take) {
+            runtime.with(key, |tracked| tracked.map(|tracked| tracked.launch(call)));
         }
     })
 }
 
 /// `real` waits for the queue, which may have become idle when it returns.
 pub(crate) fn synchronize<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
-    forward_once(real, |call| with(queue, |station| station.synchronize(call)))
+    forward_once(real, |call| with(queue, |tracked| tracked.synchronize(call)))
 }
 
-fn with(queue: Handle, work: impl FnOnce(&Station)) {
-    if let Some(world) = world() {
-        world.with(queue.addr(), |station| station.map(work));
+fn with(queue: Handle, work: impl FnOnce(&TrackedQueue)) {
+    if let Some(runtime) = runtime() {
+        runtime.with(queue.addr(), |tracked| tracked.map(work));
     }
 }

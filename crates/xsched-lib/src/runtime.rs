@@ -1,11 +1,11 @@
 //! What the hooks share, from the program's first queue to its exit.
 //!
 //! ```text
-//!   nothing ──first queue──► a world ──exit──► over          over, or unwanted: hooks only forward
+//!   nothing ──first queue──► a runtime ──exit──► over          over, or unwanted: hooks only forward
 //!      ▲  └──► unwanted ──API──► ▲│
-//!      └──── child of a fork ◄────┘   the parent's world is left behind, unused: its threads and its page are not ours
+//!      └──── child of a fork ◄────┘   the parent's runtime is left behind, unused: its threads and its page are not ours
 //! ```
-//! A world begins with the first queue where the environment asks for it, else with the program's first call of the API.
+//! A runtime begins with the first queue where the environment asks for it, else with the program's first call of the API.
 
 use std::ptr;
 use std::sync::Arc;
@@ -18,72 +18,72 @@ use xsched_ipc::report::{Severity, report};
 use xsched_ipc::{Client, ClientInfo, JoinError, ScheduledQueue, SchedulerError, socket};
 
 use crate::api::Handles;
-use crate::station::{Leased, Station};
+use crate::tracked_queue::{TrackedQueue, VendorQueue};
 
 /// The program's connection to its scheduler, and its queues by the vendor's handles.
-pub(crate) struct World {
+pub(crate) struct Runtime {
     environment: Environment,
     client: Client,
-    queues: Table<Station>,
+    queues: Table<TrackedQueue>,
     /// What the program knows queues and commands by, if it uses the API.
     handles: Handles,
 }
 
-/// Null: nothing yet. [`UNWANTED`]: nothing unless the program asks for it. [`OVER`]: nothing any more. Else a world that
+/// Null: nothing yet. [`UNWANTED`]: nothing unless the program asks for it. [`OVER`]: nothing any more. Else a runtime that
 /// is never freed.
-static WORLD: AtomicPtr<World> = AtomicPtr::new(ptr::null_mut());
-/// The addresses of no world.
-const UNWANTED: *mut World = ptr::without_provenance_mut(1);
-const OVER: *mut World = ptr::without_provenance_mut(2);
+static WORLD: AtomicPtr<Runtime> = AtomicPtr::new(ptr::null_mut());
+/// The addresses of no runtime.
+const UNWANTED: *mut Runtime = ptr::without_provenance_mut(1);
+const OVER: *mut Runtime = ptr::without_provenance_mut(2);
 
-/// The world, if hooks are to do anything but forward. Begins it with the program's first queue.
+/// The runtime, if hooks are to do anything but forward. Begins it with the program's first queue.
 #[inline]
-pub(crate) fn world() -> Option<&'static World> {
-    // Acquire: who sees the world sees what is in it. Pairs with the Release in `begin`.
-    let world = WORLD.load(Ordering::Acquire);
-    if world.is_null() {
-        begin(world, World::asked_for_by_environment);
+pub(crate) fn runtime() -> Option<&'static Runtime> {
+    // Acquire: who sees the runtime sees what is in it. Pairs with the Release in `begin`.
+    let runtime = WORLD.load(Ordering::Acquire);
+    if runtime.is_null() {
+        begin(runtime, Runtime::asked_for_by_environment);
         return as_world(WORLD.load(Ordering::Acquire));
     }
-    as_world(world)
+    as_world(runtime)
 }
 
 #[inline]
-fn as_world(world: *mut World) -> Option<&'static World> {
-    if world.is_null() || world == UNWANTED || world == OVER {
+fn as_world(runtime: *mut Runtime) -> Option<&'static Runtime> {
+    if runtime.is_null() || runtime == UNWANTED || runtime == OVER {
         return None;
     }
-    // SAFETY: none of the addresses that are no world, so it is one that `begin` leaked.
-    Some(unsafe { &*world })
+    // SAFETY: none of the addresses that are no runtime, so it is one that `begin` leaked.
+    Some(unsafe { &*runtime })
 }
 
-/// The world, begun if there is none: the program asks for it itself. None if its exit has begun.
-pub(crate) fn world_of_program() -> Option<&'static World> {
+/// The runtime, begun if there is none: the program asks for it itself. None if its exit has begun.
+pub(crate) fn runtime_for_api() -> Option<&'static Runtime> {
     let before = WORLD.load(Ordering::Acquire);
     if before.is_null() || before == UNWANTED {
-        begin(before, World::new);
+        begin(before, Runtime::new);
         // A hook may have been quicker to find that the environment does not ask for one.
         if WORLD.load(Ordering::Acquire) == UNWANTED {
-            begin(UNWANTED, World::new);
+            begin(UNWANTED, Runtime::new);
         }
     }
-    world_as_it_is()
+    existing_runtime()
 }
 
-/// The world, if there is one.
-pub(crate) fn world_as_it_is() -> Option<&'static World> {
+/// The runtime, if there is one.
+pub(crate) fn existing_runtime() -> Option<&'static Runtime> {
     as_world(WORLD.load(Ordering::Acquire))
 }
 
 /// Puts what `make` makes in the place of `before`, unless another thread was quicker.
 #[cold]
-fn begin(before: *mut World, make: impl FnOnce(Environment) -> Option<World>) {
+fn begin(before: *mut Runtime, make: impl FnOnce(Environment) -> Option<Runtime>) {
     if !watch_lifetime() {
         return;
     }
     let complain = |line: String| report(Severity::Warning, format_args!("{line}"));
     let environment = Environment::read(|name| std::env::var(name).ok(), complain);
-    let new = make(environment).map_or(UNWANTED, |world| Box::into_raw(Box::new(world)));
+    let new = make(environment).map_or(UNWANTED, |runtime| Box::into_raw(Box::new(runtime)));
     let put = WORLD.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
     if put.is_err() && new != UNWANTED {
         // Another thread was quicker.
@@ -105,26 +105,26 @@ fn watch_lifetime() -> bool {
 
 /// In a child of the program: begins anew with its next queue.
 extern "C" fn detach_in_child() {
-    if let Some(world) = world_as_it_is() {
+    if let Some(runtime) = existing_runtime() {
         WORLD.store(ptr::null_mut(), Ordering::Release);
         // It is never dropped, neither here nor in the parent.
-        world.client.detach_in_child();
+        runtime.client.detach_in_child();
     }
 }
 
 /// The program ends: what its exit handlers still do goes straight to the vendor's functions.
 extern "C" fn leave() {
     /// It is never freed, for threads may be in it; nor is it lost, which who looks for lost memory at the end would say.
-    static LEFT: AtomicPtr<World> = AtomicPtr::new(ptr::null_mut());
+    static LEFT: AtomicPtr<Runtime> = AtomicPtr::new(ptr::null_mut());
     let left = WORLD.swap(OVER, Ordering::AcqRel);
     LEFT.store(left, Ordering::Release);
-    if let Some(world) = as_world(left) {
-        world.client.leave();
+    if let Some(runtime) = as_world(left) {
+        runtime.client.leave();
         crate::platforms::hip::leave();
     }
 }
 
-impl World {
+impl Runtime {
     /// None: this program's queues are not to be scheduled unless it says so itself.
     fn asked_for_by_environment(environment: Environment) -> Option<Self> {
         let asked_for = environment.every_queue && !matches!(environment.scheduler, Scheduler::Program);
@@ -145,7 +145,7 @@ impl World {
             Client::alone()
         });
         let client = client.ok()?;
-        crate::copies::mention_another();
+        crate::duplicate_library::report_duplicate();
         Some(Self { environment, client, queues: Table::default(), handles: Handles::default() })
     }
 
@@ -174,17 +174,17 @@ impl World {
     pub(crate) fn introduce(
         &self,
         handle: usize,
-        take: impl FnOnce() -> Option<Arc<dyn Leased>>,
-    ) -> Option<Arc<dyn Leased>> {
+        take: impl FnOnce() -> Option<Arc<dyn VendorQueue>>,
+    ) -> Option<Arc<dyn VendorQueue>> {
         let known =
-            |world: &Self| world.with(handle, |station| station.map(|station| Arc::clone(station.hw())));
+            |runtime: &Self| runtime.with(handle, |tracked| tracked.map(|tracked| Arc::clone(tracked.hw())));
         if let Some(hw) = known(self) {
             return Some(hw);
         }
         let hw = take()?;
         // Where every queue is scheduled, this one is too.
         let queue = self.environment.every_queue.then(|| self.join(&hw, self.environment.level));
-        match self.queues.insert(handle, Station::of(Arc::clone(&hw), queue.and_then(Result::ok))) {
+        match self.queues.insert(handle, TrackedQueue::of(Arc::clone(&hw), queue.and_then(Result::ok))) {
             Ok(()) => Some(hw),
             // Another thread was quicker; or there is no room, and launches on it are not seen.
             Err(_) => known(self).or(Some(hw)),
@@ -193,14 +193,14 @@ impl World {
 
     /// The XQueue of a queue that is scheduled.
     pub(crate) fn joined(&self, handle: usize) -> Option<Arc<ScheduledQueue>> {
-        self.with(handle, |station| station.and_then(Station::queue))
+        self.with(handle, |tracked| tracked.and_then(TrackedQueue::queue))
     }
 
     /// Puts a queue under control.
     pub(crate) fn control(
         &self,
         handle: usize,
-        hw: &Arc<dyn Leased>,
+        hw: &Arc<dyn VendorQueue>,
         level: LevelRequest,
     ) -> Result<Arc<ScheduledQueue>, JoinError> {
         let queue = self.join(hw, level)?;
@@ -209,7 +209,7 @@ impl World {
         Ok(queue)
     }
 
-    fn join(&self, hw: &Arc<dyn Leased>, level: LevelRequest) -> Result<Arc<ScheduledQueue>, JoinError> {
+    fn join(&self, hw: &Arc<dyn VendorQueue>, level: LevelRequest) -> Result<Arc<ScheduledQueue>, JoinError> {
         let queue = self.client.join(Arc::clone(hw) as _, level)?;
         if let Some(limit) = self.environment.limit {
             queue.set_throttled_limit(limit);
@@ -223,31 +223,35 @@ impl World {
     }
 
     fn replace(&self, handle: usize, queue: Option<&Arc<ScheduledQueue>>) {
-        if let Some(station) = self.queues.remove(handle, |old| old.again(queue.map(Arc::clone))) {
+        if let Some(tracked) = self.queues.remove(handle, |old| old.again(queue.map(Arc::clone))) {
             // It was there a moment ago, so there is room for it.
-            let _ = self.queues.insert(handle, station);
+            let _ = self.queues.insert(handle, tracked);
         }
     }
 
     /// A queue that the program no longer shows us, and that nobody schedules.
     pub(crate) fn forget(&self, handle: usize) {
-        if self.with(handle, |station| station.is_some_and(|station| station.queue().is_none())) {
+        if self.with(handle, |tracked| tracked.is_some_and(|tracked| tracked.queue().is_none())) {
             self.queues.remove(handle, |_| ());
         }
     }
 
     /// Takes note of a queue. `take` makes what the core needs of it, or answers none if that cannot be done.
-    pub(crate) fn adopt<H: Leased + 'static>(&self, handle: usize, take: impl FnOnce() -> Option<H>) -> bool {
+    pub(crate) fn adopt<H: VendorQueue + 'static>(
+        &self,
+        handle: usize,
+        take: impl FnOnce() -> Option<H>,
+    ) -> bool {
         if !self.environment.every_queue {
             return false;
         }
         let Some(hw) = take() else { return false };
-        let station = Station::new(&self.client, hw, self.environment.level, self.environment.limit);
-        match self.queues.insert(handle, station) {
+        let tracked = TrackedQueue::new(&self.client, hw, self.environment.level, self.environment.limit);
+        match self.queues.insert(handle, tracked) {
             Ok(()) => true,
             // Another thread was quicker, or there is no room for more.
-            Err(station) => {
-                drop(station);
+            Err(tracked) => {
+                drop(tracked);
                 false
             }
         }
@@ -255,7 +259,7 @@ impl World {
 
     /// Calls `work` with what is known about a queue.
     #[inline]
-    pub(crate) fn with<R>(&self, handle: usize, work: impl FnOnce(Option<&Station>) -> R) -> R {
+    pub(crate) fn with<R>(&self, handle: usize, work: impl FnOnce(Option<&TrackedQueue>) -> R) -> R {
         self.queues.with(handle, work)
     }
 
@@ -271,7 +275,7 @@ impl World {
 
     /// Whether a queue is scheduled.
     pub(crate) fn knows(&self, handle: usize) -> bool {
-        self.with(handle, |station| station.is_some())
+        self.with(handle, |tracked| tracked.is_some())
     }
 
     /// What is launched on a queue from now on waits for what is on another already.
@@ -306,7 +310,7 @@ impl World {
 
     /// What queues belong to is about to be destroyed, and they with it.
     pub(crate) fn retire_all_of(&self, owner: usize) {
-        for handle in self.queues.which(|station| station.hw().ends_with(owner)) {
+        for handle in self.queues.which(|tracked| tracked.hw().ends_with(owner)) {
             self.retire(handle);
         }
     }
@@ -314,7 +318,7 @@ impl World {
     /// A queue is about to be destroyed.
     pub(crate) fn retire(&self, handle: usize) {
         self.handles.retire(handle);
-        self.queues.remove(handle, Station::retire);
+        self.queues.remove(handle, TrackedQueue::retire);
     }
 }
 

@@ -12,7 +12,7 @@ use xsched_ipc::{Client, ScheduledQueue};
 use crate::loader::Library;
 
 /// A hardware queue that the program may destroy at any time.
-pub(crate) trait Leased: HwQueue {
+pub(crate) trait VendorQueue: HwQueue {
     /// The vendor's queue is about to be destroyed. Afterwards nothing is called on it any more.
     fn end(&self);
 
@@ -28,10 +28,10 @@ pub(crate) trait Leased: HwQueue {
 pub(crate) type Found<T> = Option<(usize, T)>;
 
 /// Makes of a queue what the core needs.
-pub(crate) type Take = Box<dyn FnOnce() -> Option<Arc<dyn Leased>>>;
+pub(crate) type Take = Box<dyn FnOnce() -> Option<Arc<dyn VendorQueue>>>;
 
 /// The same for a platform that tells queues apart by their handles, if its library is in the process.
-pub(crate) fn found<H: Leased + 'static>(
+pub(crate) fn found<H: VendorQueue + 'static>(
     library: &Library,
     file: &str,
     queue: *mut c_void,
@@ -44,17 +44,17 @@ pub(crate) fn found<H: Leased + 'static>(
 }
 
 /// One queue of the program.
-pub(crate) struct Station {
-    hw: Arc<dyn Leased>,
+pub(crate) struct TrackedQueue {
+    hw: Arc<dyn VendorQueue>,
     /// None: it cannot be scheduled.
     queue: Option<Arc<ScheduledQueue>>,
     /// The program's, where the vendor's queues can be shared.
     holds: AtomicUsize,
 }
 
-impl Station {
+impl TrackedQueue {
     /// A queue that may be under control already.
-    pub(crate) fn of(hw: Arc<dyn Leased>, queue: Option<Arc<ScheduledQueue>>) -> Self {
+    pub(crate) fn of(hw: Arc<dyn VendorQueue>, queue: Option<Arc<ScheduledQueue>>) -> Self {
         Self { hw, queue, holds: AtomicUsize::new(1) }
     }
 
@@ -64,12 +64,12 @@ impl Station {
         Self { hw: Arc::clone(&self.hw), queue, holds }
     }
 
-    pub(crate) fn hw(&self) -> &Arc<dyn Leased> {
+    pub(crate) fn hw(&self) -> &Arc<dyn VendorQueue> {
         &self.hw
     }
 
     /// Puts a queue under the scheduler's control, if that is possible.
-    pub(crate) fn new<H: Leased + 'static>(
+    pub(crate) fn new<H: VendorQueue + 'static>(
         client: &Client,
         hw: H,
         level: LevelRequest,

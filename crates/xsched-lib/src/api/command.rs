@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use xsched_core::Ticket;
-use xsched_interpose::Outermost;
+use xsched_interpose::OutermostHook;
 
 use super::api;
 use super::failure::{Answer, Failure};
 use super::handles::{Kind, no_place, put};
 use super::types::{HwCommandHandle, HwQueueHandle, Launch, XResult, kXSchedSuccess};
-use crate::world::{world_as_it_is, world_of_program};
+use crate::runtime::{existing_runtime, runtime_for_api};
 
 /// A function of the program's and what it is called with.
 pub(crate) struct Command {
@@ -60,7 +60,7 @@ impl Command {
 
     /// Calls the program's function for a queue whose turn it is: its launches need not wait at a gate again.
     pub(super) fn call_for(&self, queue: u64, hw_queue: HwQueueHandle) {
-        let _outermost = Outermost::enter();
+        let _outermost = OutermostHook::enter();
         let before = RUNNING.try_with(|running| running.replace(queue));
         self.call(hw_queue);
         let _ = RUNNING.try_with(|running| running.set(before.unwrap_or(0)));
@@ -88,8 +88,8 @@ impl Command {
 
 /// The command behind a handle.
 pub(super) fn get(command: HwCommandHandle) -> Answer<Arc<Command>> {
-    match world_as_it_is() {
-        Some(world) => world.handles().commands.get(command),
+    match existing_runtime() {
+        Some(runtime) => runtime.handles().commands.get(command),
         None => Err(super::handles::unknown::<Command>(command)),
     }
 }
@@ -110,17 +110,17 @@ fn create(cmd: *mut HwCommandHandle, launch: Launch, data: *mut c_void) -> Answe
     if cmd.is_null() {
         return Err(no_place());
     }
-    let world = world_of_program().ok_or_else(Failure::over)?;
+    let runtime = runtime_for_api().ok_or_else(Failure::over)?;
     let command =
         Command { launch, data, submitted: Mutex::default(), answered: AtomicI32::new(kXSchedSuccess) };
-    let (handle, _) = world.handles().commands.insert(|_| command);
+    let (handle, _) = runtime.handles().commands.insert(|_| command);
     // SAFETY: the program vouches for `cmd`.
     unsafe { put(cmd, handle) }
 }
 
 fn destroy(cmd: HwCommandHandle) -> Answer {
-    match world_as_it_is() {
-        Some(world) => world.handles().commands.remove(cmd).map(drop),
+    match existing_runtime() {
+        Some(runtime) => runtime.handles().commands.remove(cmd).map(drop),
         None => Err(super::handles::unknown::<Command>(cmd)),
     }
 }

@@ -14,7 +14,7 @@ use super::failure::{Answer, Failure};
 use super::hwqueue::HwQueue;
 use super::xqueue::Queue;
 
-/// All handles of the program. They are forgotten with the world: a child after fork has none of its parent's.
+/// All handles of the program. They are forgotten with the runtime: a child after fork has none of its parent's.
 #[derive(Default)]
 pub(crate) struct Handles {
     pub(super) hw_queues: Places<HwQueue>,

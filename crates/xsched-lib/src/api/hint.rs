@@ -10,7 +10,7 @@ use super::types::{
     kSchedulerGlobal, kSchedulerLocal, size_t,
 };
 use super::{api, xqueue};
-use crate::world::{World, world_of_program};
+use crate::runtime::{Runtime, runtime_for_api};
 
 api! {
     /// Chooses who schedules the program's XQueues, now and while they run: the program itself, a scheduler inside the
@@ -40,12 +40,12 @@ api! {
     fn XHintKDeadline(k: size_t) = k_deadline;
 }
 
-fn world() -> Answer<&'static World> {
-    world_of_program().ok_or_else(Failure::over)
+fn runtime() -> Answer<&'static Runtime> {
+    runtime_for_api().ok_or_else(Failure::over)
 }
 
 fn set_scheduler(scheduler: XSchedulerType, policy: XPolicyType) -> Answer {
-    let client = world()?.client();
+    let client = runtime()?.client();
     match scheduler {
         kSchedulerAppManaged => client.schedule_nobody(),
         kSchedulerLocal => {
@@ -57,9 +57,9 @@ fn set_scheduler(scheduler: XSchedulerType, policy: XPolicyType) -> Answer {
                     POLICIES.len()
                 ))
             })?;
-            client.schedule_itself(known, client.params(), world()?.environment().hints())?;
+            client.schedule_itself(known, client.params(), runtime()?.environment().hints())?;
         }
-        kSchedulerGlobal => client.schedule_by_service(world()?.introduction())?,
+        kSchedulerGlobal => client.schedule_by_service(runtime()?.introduction())?,
         _ => {
             return Err(Failure::invalid(format_args!(
                 "scheduler {scheduler} does not exist: allowed is 1 (the program), 2 (local) and 3 (the service)"
@@ -95,12 +95,12 @@ fn deadline(xq: XQueueHandle, ddl_us: int64_t) -> Answer {
 fn timeslice(ts_us: int64_t) -> Answer {
     let unlimited = ts_us == u64::MAX.cast_signed();
     let timeslice = Timeslice::from_micros(if unlimited { TIMESLICE_MAX } else { ts_us })?;
-    Ok(world()?.client().configure(|params| params.timeslice = timeslice)?)
+    Ok(runtime()?.client().configure(|params| params.timeslice = timeslice)?)
 }
 
 fn k_deadline(k: size_t) -> Answer {
     if k == 0 {
         return Err(Failure::invalid("k 0 is out of range: allowed is 1 and more"));
     }
-    Ok(world()?.client().configure(|params| params.k = k)?)
+    Ok(runtime()?.client().configure(|params| params.k = k)?)
 }

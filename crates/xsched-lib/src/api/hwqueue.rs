@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use xsched_interpose::Outermost;
+use xsched_interpose::OutermostHook;
 use xsched_ipc::ScheduledQueue;
 
 use super::api;
@@ -10,14 +10,14 @@ use super::command;
 use super::failure::{Answer, Failure};
 use super::handles::{Kind, no_place, put, unknown};
 use super::types::{HwCommandHandle, HwQueueHandle, kXSchedSuccess};
-use crate::station::{Found, Leased};
-use crate::world::{World, world_as_it_is, world_of_program};
+use crate::runtime::{Runtime, existing_runtime, runtime_for_api};
+use crate::tracked_queue::{Found, VendorQueue};
 
 /// One hardware queue that the program has shown us.
 pub(crate) struct HwQueue {
     /// What the platform tells it from others by.
     pub(super) key: usize,
-    pub(super) hw: Arc<dyn Leased>,
+    pub(super) hw: Arc<dyn VendorQueue>,
     /// The XQueue the program made on it, by its handle.
     queue: Mutex<Option<u64>>,
 }
@@ -34,36 +34,37 @@ impl HwQueue {
     }
 
     /// Its XQueue, whoever made it.
-    fn joined(&self, world: &World) -> Option<Arc<ScheduledQueue>> {
-        let own = (*self.queue()).and_then(|handle| world.handles().queues.get(handle).ok());
-        own.map(|queue| Arc::clone(queue.joined())).or_else(|| world.joined(self.key))
+    fn joined(&self, runtime: &Runtime) -> Option<Arc<ScheduledQueue>> {
+        let own = (*self.queue()).and_then(|handle| runtime.handles().queues.get(handle).ok());
+        own.map(|queue| Arc::clone(queue.joined())).or_else(|| runtime.joined(self.key))
     }
 }
 
 /// The hardware queue behind a handle.
-pub(super) fn get(hwq: HwQueueHandle) -> Answer<(&'static World, Arc<HwQueue>)> {
-    let world = world_as_it_is().ok_or_else(|| unknown::<HwQueue>(hwq))?;
-    Ok((world, world.handles().hw_queues.get(hwq)?))
+pub(super) fn get(hwq: HwQueueHandle) -> Answer<(&'static Runtime, Arc<HwQueue>)> {
+    let runtime = existing_runtime().ok_or_else(|| unknown::<HwQueue>(hwq))?;
+    Ok((runtime, runtime.handles().hw_queues.get(hwq)?))
 }
 
 /// Makes a vendor's queue known. One that is known already keeps its handle.
-pub(super) fn create<F: FnOnce() -> Option<Arc<dyn Leased>>>(
+pub(super) fn create<F: FnOnce() -> Option<Arc<dyn VendorQueue>>>(
     hwq: *mut HwQueueHandle,
     find: impl FnOnce() -> Found<F>,
 ) -> Answer {
     if hwq.is_null() {
         return Err(no_place());
     }
-    let world = world_of_program().ok_or_else(Failure::over)?;
+    let runtime = runtime_for_api().ok_or_else(Failure::over)?;
     // What the vendor's library does among its own functions is none of our business.
-    let _outermost = Outermost::enter();
+    let _outermost = OutermostHook::enter();
     let (key, take) = find().ok_or_else(not_usable)?;
-    let mut known = world.handles().known();
+    let mut known = runtime.handles().known();
     let handle = if let Some(handle) = known.get(&key) {
         *handle
     } else {
-        let hw = world.introduce(key, take).ok_or_else(not_usable)?;
-        let (handle, _) = world.handles().hw_queues.insert(|_| HwQueue { key, hw, queue: Mutex::default() });
+        let hw = runtime.introduce(key, take).ok_or_else(not_usable)?;
+        let (handle, _) =
+            runtime.handles().hw_queues.insert(|_| HwQueue { key, hw, queue: Mutex::default() });
         known.insert(key, handle);
         handle
     };
@@ -76,10 +77,10 @@ pub(super) fn find<F>(hwq: *mut HwQueueHandle, find: impl FnOnce() -> Found<F>) 
     if hwq.is_null() {
         return Err(no_place());
     }
-    let world = world_as_it_is().ok_or_else(never_made)?;
-    let _outermost = Outermost::enter();
+    let runtime = existing_runtime().ok_or_else(never_made)?;
+    let _outermost = OutermostHook::enter();
     let (key, _) = find().ok_or_else(not_usable)?;
-    let handle = world.handles().known().get(&key).copied().ok_or_else(never_made)?;
+    let handle = runtime.handles().known().get(&key).copied().ok_or_else(never_made)?;
     // SAFETY: the program vouches for `hwq`.
     unsafe { put(hwq, handle) }
 }
@@ -107,17 +108,17 @@ api! {
 }
 
 fn destroy(hwq: HwQueueHandle) -> Answer {
-    let (world, hw_queue) = get(hwq)?;
-    let mut known = world.handles().known();
+    let (runtime, hw_queue) = get(hwq)?;
+    let mut known = runtime.handles().known();
     if hw_queue.queue().is_some() {
         return Err(Failure::not_allowed("it has an XQueue: destroy that first"));
     }
-    world.handles().hw_queues.remove(hwq)?;
+    runtime.handles().hw_queues.remove(hwq)?;
     if known.get(&hw_queue.key) == Some(&hwq) {
         known.remove(&hw_queue.key);
     }
     drop(known);
-    world.forget(hw_queue.key);
+    runtime.forget(hw_queue.key);
     Ok(())
 }
 
@@ -130,9 +131,9 @@ fn launch(hwq: HwQueueHandle, cmd: HwCommandHandle) -> Answer {
 }
 
 fn synchronize(hwq: HwQueueHandle) -> Answer {
-    let (world, hw_queue) = get(hwq)?;
-    let _outermost = Outermost::enter();
-    match hw_queue.joined(world) {
+    let (runtime, hw_queue) = get(hwq)?;
+    let _outermost = OutermostHook::enter();
+    match hw_queue.joined(runtime) {
         Some(queue) => queue.launch_path().synchronized(|| hw_queue.hw.synchronize())?,
         None => hw_queue.hw.synchronize()?,
     }

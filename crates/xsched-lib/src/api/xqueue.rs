@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use xsched_core::{Level, LevelRequest, Limit, Outcome, Resume, Suspend};
-use xsched_interpose::Outermost;
+use xsched_interpose::OutermostHook;
 use xsched_ipc::ScheduledQueue;
 use xsched_ipc::threads::without_signals;
 
@@ -16,7 +16,7 @@ use super::types::{
     kQueueSuspendFlagWaitAll, kQueueSuspendFlagWaitIdle,
 };
 use super::{api, command};
-use crate::world::{World, world_as_it_is};
+use crate::runtime::{Runtime, existing_runtime};
 
 /// One XQueue.
 pub(crate) struct Queue {
@@ -50,8 +50,8 @@ impl Queue {
 
 /// The XQueue behind a handle.
 pub(super) fn get(xq: XQueueHandle) -> Answer<Arc<Queue>> {
-    match world_as_it_is() {
-        Some(world) => world.handles().queues.get(xq),
+    match existing_runtime() {
+        Some(runtime) => runtime.handles().queues.get(xq),
         None => Err(unknown::<Queue>(xq)),
     }
 }
@@ -122,24 +122,24 @@ fn create(xq: *mut XQueueHandle, hwq: HwQueueHandle, level: int64_t, flags: int6
     if xq.is_null() {
         return Err(no_place());
     }
-    let (world, _) = hwqueue::get(hwq)?;
+    let (runtime, _) = hwqueue::get(hwq)?;
     let level = checked_level(level)?;
     let flags = checked_flags(flags, kQueueCreateFlagBlockingSubmit.into(), "XQueueCreate")?;
-    let _outermost = Outermost::enter();
+    let _outermost = OutermostHook::enter();
     // One at a time, and only while nobody destroys the hardware queue.
-    let _known = world.handles().known();
+    let _known = runtime.handles().known();
     let (_, hw_queue) = hwqueue::get(hwq)?;
     let mut own = hw_queue.queue();
     if own.is_some() {
         return Err(Failure::not_allowed("the hardware queue has an XQueue already: XQueueGet tells which"));
     }
-    let adopted = world.joined(hw_queue.key);
+    let adopted = runtime.joined(hw_queue.key);
     let joined = match &adopted {
         Some(joined) => {
             joined.set_level(level)?;
             Arc::clone(joined)
         }
-        None => world.control(hw_queue.key, &hw_queue.hw, level)?,
+        None => runtime.control(hw_queue.key, &hw_queue.hw, level)?,
     };
     // The program drives it: what it does is counted, so that it can be waited for.
     joined.launch_path().gate().count_all();
@@ -148,27 +148,27 @@ fn create(xq: *mut XQueueHandle, hwq: HwQueueHandle, level: int64_t, flags: int6
             "commands of this queue are launched by a thread of its own already",
         ));
     }
-    let handle = give_handle(world, hwq, &hw_queue, joined, adopted.is_some());
+    let handle = give_handle(runtime, hwq, &hw_queue, joined, adopted.is_some());
     *own = Some(handle);
     // SAFETY: the program vouches for `xq`.
     unsafe { put(xq, handle) }
 }
 
 fn give_handle(
-    world: &World,
+    runtime: &Runtime,
     hw_handle: u64,
     hw_queue: &Arc<HwQueue>,
     joined: Arc<ScheduledQueue>,
     adopted: bool,
 ) -> u64 {
     let hw = Arc::clone(hw_queue);
-    world.handles().queues.insert(|handle| Queue { handle, hw_handle, hw, joined, adopted }).0
+    runtime.handles().queues.insert(|handle| Queue { handle, hw_handle, hw, joined, adopted }).0
 }
 
 fn destroy(xq: XQueueHandle) -> Answer {
-    let world = world_as_it_is().ok_or_else(|| unknown::<Queue>(xq))?;
-    let queue = world.handles().queues.remove(xq)?;
-    let _outermost = Outermost::enter();
+    let runtime = existing_runtime().ok_or_else(|| unknown::<Queue>(xq))?;
+    let queue = runtime.handles().queues.remove(xq)?;
+    let _outermost = OutermostHook::enter();
     if queue.adopted {
         queue.joined.resume(Resume::default())?;
         if queue.joined.has_worker() && !command::runs_here(xq) {
@@ -178,8 +178,8 @@ fn destroy(xq: XQueueHandle) -> Answer {
         // Before the commands that wait: nobody can let them go any more, so nobody may hold them.
         queue.joined.retire();
         queue.joined.finish();
-        let _known = world.handles().known();
-        world.release(queue.hw.key);
+        let _known = runtime.handles().known();
+        runtime.release(queue.hw.key);
     }
     let mut own = queue.hw.queue();
     if *own == Some(xq) {
@@ -192,17 +192,17 @@ fn find(xq: *mut XQueueHandle, hwq: HwQueueHandle) -> Answer {
     if xq.is_null() {
         return Err(no_place());
     }
-    let (world, _) = hwqueue::get(hwq)?;
-    let _known = world.handles().known();
+    let (runtime, _) = hwqueue::get(hwq)?;
+    let _known = runtime.handles().known();
     let (_, hw_queue) = hwqueue::get(hwq)?;
     let mut own = hw_queue.queue();
     let handle = if let Some(handle) = *own {
         handle
     } else {
-        let adopted = world.joined(hw_queue.key);
+        let adopted = runtime.joined(hw_queue.key);
         let joined = adopted.ok_or_else(|| Failure::not_found("the hardware queue has no XQueue"))?;
         joined.launch_path().gate().count_all();
-        *own.insert(give_handle(world, hwq, &hw_queue, joined, true))
+        *own.insert(give_handle(runtime, hwq, &hw_queue, joined, true))
     };
     // SAFETY: the program vouches for `xq`.
     unsafe { put(xq, handle) }
@@ -211,7 +211,7 @@ fn find(xq: *mut XQueueHandle, hwq: HwQueueHandle) -> Answer {
 fn set_level(xq: XQueueHandle, level: XPreemptLevel) -> Answer {
     let queue = get(xq)?;
     let level = checked_level(level.into())?;
-    let _outermost = Outermost::enter();
+    let _outermost = OutermostHook::enter();
     queue.joined.set_level(level)?;
     Ok(())
 }
@@ -247,7 +247,7 @@ fn wait(xq: XQueueHandle, cmd: HwCommandHandle) -> Answer {
     queue.not_from_its_command()?;
     let none = || Failure::not_found("the command was not submitted to this queue, or was dropped");
     let ticket = command.ticket(xq).ok_or_else(none)?;
-    let _outermost = Outermost::enter();
+    let _outermost = OutermostHook::enter();
     match queue.joined.wait(&ticket)? {
         Outcome::Completed => command.answer(),
         Outcome::Dropped => Err(none()),
@@ -257,13 +257,13 @@ fn wait(xq: XQueueHandle, cmd: HwCommandHandle) -> Answer {
 fn wait_all(xq: XQueueHandle) -> Answer {
     let queue = get(xq)?;
     queue.not_from_its_command()?;
-    let _outermost = Outermost::enter();
+    let _outermost = OutermostHook::enter();
     Ok(queue.joined.wait_all()?)
 }
 
 fn query(xq: XQueueHandle, state: *mut XQueueState) -> Answer {
     let queue = get(xq)?;
-    let _outermost = Outermost::enter();
+    let _outermost = OutermostHook::enter();
     // SAFETY: the program vouches for `state`.
     unsafe { put(state, queue.joined.state() as XQueueState) }
 }
@@ -273,7 +273,7 @@ fn suspend(xq: XQueueHandle, flags: int64_t) -> Answer {
     let known = kQueueSuspendFlagSyncHwQueue | kQueueSuspendFlagWaitAll | kQueueSuspendFlagWaitIdle;
     let flags = checked_flags(flags, known.into(), "XQueueSuspend")?;
     let has = |flag: i32| flags & int64_t::from(flag) != 0;
-    let _outermost = Outermost::enter();
+    let _outermost = OutermostHook::enter();
     if command::runs_here(xq) {
         if flags != 0 {
             queue.not_from_its_command()?;
@@ -290,13 +290,13 @@ fn suspend(xq: XQueueHandle, flags: int64_t) -> Answer {
 fn resume(xq: XQueueHandle, flags: int64_t) -> Answer {
     let queue = get(xq)?;
     let flags = checked_flags(flags, kQueueResumeFlagDropCommands.into(), "XQueueResume")?;
-    let _outermost = Outermost::enter();
+    let _outermost = OutermostHook::enter();
     Ok(queue.joined.resume(Resume { drop_commands: flags != 0 })?)
 }
 
 fn count_commands(xq: XQueueHandle, count: *mut int64_t) -> Answer {
     let queue = get(xq)?;
-    let _outermost = Outermost::enter();
+    let _outermost = OutermostHook::enter();
     let commands = i64::try_from(queue.joined.commands()).unwrap_or(i64::MAX);
     // SAFETY: the program vouches for `count`.
     unsafe { put(count, commands) }

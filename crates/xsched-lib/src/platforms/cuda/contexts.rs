@@ -5,12 +5,12 @@ use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use xsched_core::DeviceId;
-use xsched_interpose::aside;
+use xsched_interpose::run_isolated;
 
 use super::board;
 use super::hardware::device_numbered;
 use super::vendor::{self, Code, Context};
-use crate::world::{World, world_as_it_is};
+use crate::runtime::{Runtime, existing_runtime};
 
 /// Those in which we have met streams, by their address, and where they are.
 fn met() -> MutexGuard<'static, Vec<(usize, DeviceId)>> {
@@ -40,11 +40,11 @@ pub(super) fn reset(real: impl FnOnce() -> Code, device: c_int) -> Code {
 /// The same for one that only does so if nobody else has a hold on the context, which is known when it has been done.
 pub(super) fn released(real: impl FnOnce() -> Code, device: c_int) -> Code {
     let code = real();
-    if let Some(world) = world_as_it_is().filter(|_| code == vendor::SUCCESS) {
-        aside(|| {
+    if let Some(runtime) = existing_runtime().filter(|_| code == vendor::SUCCESS) {
+        run_isolated(|| {
             if !is_there(device) {
                 for context in on(device) {
-                    end(world, context);
+                    end(runtime, context);
                 }
             }
         });
@@ -54,25 +54,25 @@ pub(super) fn released(real: impl FnOnce() -> Code, device: c_int) -> Code {
 
 fn ending(real: impl FnOnce() -> Code, which: impl FnOnce() -> Vec<usize>) -> Code {
     // A child of the program has nothing to end until it has queues of its own.
-    let Some(world) = world_as_it_is() else { return real() };
+    let Some(runtime) = existing_runtime() else { return real() };
     let mut contexts = Vec::new();
-    aside(|| {
+    run_isolated(|| {
         contexts = which();
         for context in &contexts {
-            world.retire_all_of(*context);
+            runtime.retire_all_of(*context);
         }
     });
     let code = real();
-    aside(|| {
+    run_isolated(|| {
         for context in contexts {
-            end(world, context);
+            end(runtime, context);
         }
     });
     code
 }
 
-fn end(world: &World, context: usize) {
-    world.retire_all_of(context);
+fn end(runtime: &Runtime, context: usize) {
+    runtime.retire_all_of(context);
     board::forget(context);
     met().retain(|(known, _)| *known != context);
 }

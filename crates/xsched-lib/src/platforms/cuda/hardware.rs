@@ -8,7 +8,7 @@ use std::thread::ThreadId;
 use xsched_core::{
     Capabilities, DeviceId, HalError, HwQueue, Level, LevelCost, LevelRequest, Marker, Nanos, Order, Progress,
 };
-use xsched_interpose::Lease;
+use xsched_interpose::RevocableHandle;
 use xsched_ipc::report::{Severity, report};
 
 use super::capture::unless_capturing;
@@ -17,11 +17,11 @@ use super::device::{self, Membership};
 use super::marks::{Marks, Reason};
 use super::rm;
 use super::vendor::{self, Code, Context, PER_THREAD, Stream, checked};
-use crate::station::Leased;
+use crate::tracked_queue::VendorQueue;
 
 /// See the head of this file.
 pub(crate) struct CudaStream {
-    lease: Lease<Handle>,
+    lease: RevocableHandle<Handle>,
     context: usize,
     device: DeviceId,
     capabilities: Capabilities,
@@ -109,7 +109,7 @@ impl CudaStream {
             .with_interrupt(device::interrupts(device));
         tell_once(&capabilities);
         Some(Self {
-            lease: Lease::new(Handle { stream, context }),
+            lease: RevocableHandle::new(Handle { stream, context }),
             context: context.addr(),
             device,
             capabilities,
@@ -147,7 +147,7 @@ impl CudaStream {
     }
 }
 
-impl Leased for CudaStream {
+impl VendorQueue for CudaStream {
     fn end(&self) {
         self.lease.end();
     }

@@ -18,12 +18,12 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use xsched_interpose::{aside, forward_once};
+use xsched_interpose::{forward_once, run_isolated};
 
 use crate::hooks::hooks;
 use crate::loader::Hook;
-use crate::station::{Found, Leased, Station};
-use crate::world::{World, world};
+use crate::runtime::{Runtime, runtime};
+use crate::tracked_queue::{Found, TrackedQueue, VendorQueue};
 use hardware::{CudaStream, current_device};
 pub(crate) use rm::watch_ioctl;
 use vendor::{Code, Context, LEGACY, LaunchConfig, PER_THREAD, Stream};
@@ -169,54 +169,54 @@ fn current_context() -> Option<Context> {
 }
 
 fn launch(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
-    launch_by(Station::launch, real, stream, default)
+    launch_by(TrackedQueue::launch, real, stream, default)
 }
 
 fn launch_graph(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
-    launch_by(Station::launch_large, real, stream, default)
+    launch_by(TrackedQueue::launch_large, real, stream, default)
 }
 
 #[inline]
 fn launch_by(
-    way: fn(&Station, &mut dyn FnMut()),
+    way: fn(&TrackedQueue, &mut dyn FnMut()),
     real: impl FnOnce() -> Code,
     stream: Stream,
     default: usize,
 ) -> Code {
-    let Some(world) = world() else { return real() };
+    let Some(runtime) = runtime() else { return real() };
     forward_once(real, |call| {
         if capture::is_captured(stream) {
             return;
         }
         let Some(key) = key(stream, default) else { return };
-        let known = world.with(key, |station| station.map(|station| way(station, call)).is_some());
-        if !known && adopt(world, key, stream, default) {
-            world.with(key, |station| station.map(|station| way(station, call)));
+        let known = runtime.with(key, |tracked| tracked.map(|tracked| way(tracked, call)).is_some());
+        if !known && adopt(runtime, key, stream, default) {
+            runtime.with(key, |tracked| tracked.map(|tracked| way(tracked, call)));
         }
     })
 }
 
 fn synchronize(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
-    let Some(world) = world() else { return real() };
+    let Some(runtime) = runtime() else { return real() };
     forward_once(real, |call| {
         if let Some(key) = key(stream, default) {
-            world.with(key, |station| station.map(|station| station.synchronize(call)));
+            runtime.with(key, |tracked| tracked.map(|tracked| tracked.synchronize(call)));
         }
     })
 }
 
 /// A stream that says it is done is idle, as after a wait.
 fn query(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
-    let Some(world) = world() else { return real() };
+    let Some(runtime) = runtime() else { return real() };
     let mut real = Some(real);
     let mut code = None;
     let mut ask = || {
         code = real.take().map(|real| real());
         code == Some(vendor::SUCCESS)
     };
-    aside(|| {
+    run_isolated(|| {
         if let Some(key) = key(stream, default) {
-            world.with(key, |station| station.map(|station| station.query(&mut ask)));
+            runtime.with(key, |tracked| tracked.map(|tracked| tracked.query(&mut ask)));
         }
     });
     match (code, real) {
@@ -227,10 +227,10 @@ fn query(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
 }
 
 fn synchronize_device(real: impl FnOnce() -> Code) -> Code {
-    let Some(world) = world() else { return real() };
+    let Some(runtime) = runtime() else { return real() };
     forward_once(real, |call| {
         if let Some(device) = current_device() {
-            world.synchronize(device, call);
+            runtime.synchronize(device, call);
         }
     })
 }
@@ -238,11 +238,12 @@ fn synchronize_device(real: impl FnOnce() -> Code) -> Code {
 /// The stream waits for another, and nothing says which: a queue that a running one waits for must not be stopped.
 fn wait_for_event(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
     let code = real();
-    aside(|| {
-        if let Some(world) = world().filter(|world| code == vendor::SUCCESS && world.tracks_dependencies())
+    run_isolated(|| {
+        if let Some(runtime) =
+            runtime().filter(|runtime| code == vendor::SUCCESS && runtime.tracks_dependencies())
             && let Some(key) = key(stream, default)
         {
-            world.depends_on_any(key);
+            runtime.depends_on_any(key);
         }
     });
     code
@@ -251,9 +252,9 @@ fn wait_for_event(real: impl FnOnce() -> Code, stream: Stream, default: usize) -
 /// What was waited for is done, an event or what was before a copy; whether that was all its stream had is to be found out.
 fn after_waiting(real: impl FnOnce() -> Code) -> Code {
     let code = real();
-    aside(|| {
-        if let Some(world) = world() {
-            world.poll_soon();
+    run_isolated(|| {
+        if let Some(runtime) = runtime() {
+            runtime.poll_soon();
         }
     });
     code
@@ -263,8 +264,8 @@ fn destroy(real: impl FnOnce() -> Code, stream: Stream) -> Code {
     // A capture ends with its stream.
     let captured = capture::is_captured(stream);
     let code = forward_once(real, |_| {
-        if let Some(world) = world() {
-            world.retire(stream.addr());
+        if let Some(runtime) = runtime() {
+            runtime.retire(stream.addr());
         }
     });
     if captured && code == vendor::SUCCESS {
@@ -275,7 +276,7 @@ fn destroy(real: impl FnOnce() -> Code, stream: Stream) -> Code {
 
 /// For the C interface: what a stream is known by, and how to take control of it. The context of a stream that is not a
 /// default stream need not be current: whoever owns it, it is asked for and put back.
-pub(crate) fn find(stream: Stream) -> Found<impl FnOnce() -> Option<Arc<dyn Leased>>> {
+pub(crate) fn find(stream: Stream) -> Found<impl FnOnce() -> Option<Arc<dyn VendorQueue>>> {
     if !LIBRARY.meet("libcuda.so") {
         return None;
     }
@@ -302,10 +303,10 @@ fn context_of(stream: Stream) -> Option<Context> {
 }
 
 #[cold]
-fn adopt(world: &World, key: usize, stream: Stream, default: usize) -> bool {
+fn adopt(runtime: &Runtime, key: usize, stream: Stream, default: usize) -> bool {
     let Some(context) = current_context() else { return false };
     let stream = if stream.is_null() { std::ptr::without_provenance_mut(default) } else { stream };
-    let adopted = world.adopt(key, || CudaStream::new(stream, context));
+    let adopted = runtime.adopt(key, || CudaStream::new(stream, context));
     if adopted && stream.addr() == PER_THREAD {
         OwnStreams::add(key);
     }
@@ -326,9 +327,9 @@ impl OwnStreams {
 
 impl Drop for OwnStreams {
     fn drop(&mut self) {
-        aside(|| {
-            if let Some(world) = world() {
-                self.0.borrow().iter().for_each(|key| world.retire(*key));
+        run_isolated(|| {
+            if let Some(runtime) = runtime() {
+                self.0.borrow().iter().for_each(|key| runtime.retire(*key));
             }
         });
     }

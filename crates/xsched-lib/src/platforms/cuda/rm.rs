@@ -71,7 +71,9 @@ pub(crate) unsafe fn watch_ioctl(fd: c_int, request: c_ulong, argument: *mut c_v
         let size = usize::try_from((request >> 16) & 0x3fff).unwrap_or(0);
         // SAFETY: the kernel has just accepted `size` bytes at `argument`.
         let words = unsafe { Words::at(argument, size) };
-        xsched_interpose::aside(|| if is_call(request, ALLOC) { made(fd, &words) } else { freed(&words) });
+        xsched_interpose::run_isolated(|| {
+            if is_call(request, ALLOC) { made(fd, &words) } else { freed(&words) }
+        });
     }
 }
 

@@ -15,7 +15,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use xsched_interpose::aside;
+use xsched_interpose::run_isolated;
 use xsched_ipc::report::{Severity, report};
 
 use crate::loader::{next, real_dlsym};
@@ -153,7 +153,7 @@ pub(super) fn note(library: &Library, way: Way) -> Option<usize> {
 /// All copies in the process, each once: those that have shown themselves, and those that are loaded and were not called yet,
 /// which are known by a function that all have.
 pub(super) fn all(has: &'static Hook) -> Vec<usize> {
-    for name in crate::loaded::names() {
+    for name in crate::loaded_libraries::names() {
         // SAFETY: the loader's own name of a library; nothing new is loaded.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if handle.is_null() {
@@ -225,7 +225,7 @@ pub(super) unsafe extern "C" fn choose(site: usize, hook: &'static Hook) -> *con
 #[cold]
 fn decide(site: usize, key: u64, hook: &'static Hook) -> *const c_void {
     let mut target = hook.missing.cast_mut();
-    aside(|| {
+    run_isolated(|| {
         let found = seen_by(site, hook);
         if found.is_null() {
             return;

@@ -9,7 +9,7 @@ use xsched_core::LevelCost;
 use xsched_core::{
     Capabilities, DeviceId, DeviceKind, HalError, HwQueue, Level, LevelRequest, Marker, Order, Progress,
 };
-use xsched_interpose::Lease;
+use xsched_interpose::RevocableHandle;
 use xsched_ipc::report::{Severity, report};
 
 use super::group::Member;
@@ -17,7 +17,7 @@ use super::marks::{self, CAPTURES, EventHandle, Marks};
 use super::stall::{self, Word};
 use super::vendor::{self, Code, Stream};
 use super::{copies, keeper, kfd};
-use crate::station::Leased;
+use crate::tracked_queue::VendorQueue;
 
 /// The most devices of one runtime.
 const DEVICES: usize = 64;
@@ -106,7 +106,7 @@ unsafe impl Sync for Handle {}
 /// See the head of this file.
 pub(crate) struct HipStream {
     copy: usize,
-    lease: Lease<Handle>,
+    lease: RevocableHandle<Handle>,
     which: Which,
     key: usize,
     number: c_int,
@@ -173,7 +173,7 @@ impl HipStream {
         keeper::watch(watched);
         Some(Self {
             copy,
-            lease: Lease::new(handle),
+            lease: RevocableHandle::new(handle),
             which,
             key,
             number: found.number,
@@ -277,7 +277,7 @@ fn pci_address(name: &[u8]) -> Option<u32> {
     Some((domain << 16) | (bus << 8) | (slot << 3) | part().unwrap_or(0))
 }
 
-impl Leased for HipStream {
+impl VendorQueue for HipStream {
     fn end(&self) {
         self.lease.end();
         if let Some(queues) = &self.queues {

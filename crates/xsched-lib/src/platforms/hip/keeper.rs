@@ -8,7 +8,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use xsched_interpose::Outermost;
+use xsched_interpose::OutermostHook;
 use xsched_ipc::threads::without_signals;
 
 /// How long to wait before asking the markers again.
@@ -78,7 +78,7 @@ fn lock(keeper: &Keeper) -> MutexGuard<'_, State> {
 
 fn keep(keeper: &'static Keeper) {
     // What we call from here goes straight to the runtime.
-    let _inside = Outermost::enter();
+    let _inside = OutermostHook::enter();
     let mut pending = false;
     loop {
         let mut state = lock(keeper);

@@ -35,9 +35,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use xsched_interpose::forward_once;
 use xsched_ipc::report::{Severity, report};
 
-use crate::around::through;
-use crate::station::{Found, Leased};
-use crate::world::{World, world, world_as_it_is};
+use crate::queue_hooks::through;
+use crate::runtime::{Runtime, existing_runtime, runtime};
+use crate::tracked_queue::{Found, VendorQueue};
 use copies::Hook;
 use hardware::{HipStream, Place, Which};
 pub(crate) use kfd::watch_ioctl;
@@ -270,7 +270,7 @@ fn is_captured(copy: usize, which: Which) -> bool {
 }
 
 fn launch(call: Call, stream: Stream, default: NoStream) -> Code {
-    let Some(world) = world() else { return call.forward() };
+    let Some(runtime) = runtime() else { return call.forward() };
     let Call { copy, real } = call;
     let which = which(stream, default);
     forward_once(
@@ -280,9 +280,10 @@ fn launch(call: Call, stream: Stream, default: NoStream) -> Code {
                 return;
             }
             let Some(place) = Place::of(copy, which) else { return };
-            let known = world.with(place.key, |station| station.map(|station| station.launch(go)).is_some());
-            if !known && adopt(world, place) {
-                world.with(place.key, |station| station.map(|station| station.launch(go)));
+            let known =
+                runtime.with(place.key, |tracked| tracked.map(|tracked| tracked.launch(go)).is_some());
+            if !known && adopt(runtime, place) {
+                runtime.with(place.key, |tracked| tracked.map(|tracked| tracked.launch(go)));
             }
         },
     )
@@ -290,7 +291,7 @@ fn launch(call: Call, stream: Stream, default: NoStream) -> Code {
 
 /// A launch on several streams at once passes all their gates.
 fn launch_all<T>(call: Call, list: *const T, count: c_uint, stream: fn(&T) -> Stream) -> Code {
-    let Some(world) = world() else { return call.forward() };
+    let Some(runtime) = runtime() else { return call.forward() };
     let Call { copy, real } = call;
     forward_once(
         || marks::noting_failure(real),
@@ -306,10 +307,10 @@ fn launch_all<T>(call: Call, list: *const T, count: c_uint, stream: fn(&T) -> St
             places.sort_unstable_by_key(|place| place.key);
             places.dedup_by_key(|place| place.key);
             let queue = |place: &Place| {
-                world.with(place.key, |station| station.and_then(crate::station::Station::queue))
+                runtime.with(place.key, |tracked| tracked.and_then(crate::tracked_queue::TrackedQueue::queue))
             };
             let queues = places.iter().filter_map(|place| {
-                queue(place).or_else(|| adopt(world, *place).then(|| queue(place)).flatten())
+                queue(place).or_else(|| adopt(runtime, *place).then(|| queue(place)).flatten())
             });
             through(&queues.collect::<Vec<_>>(), go);
         },
@@ -317,21 +318,21 @@ fn launch_all<T>(call: Call, list: *const T, count: c_uint, stream: fn(&T) -> St
 }
 
 fn synchronize(call: Call, stream: Stream, default: NoStream) -> Code {
-    let Some(world) = world() else { return call.forward() };
+    let Some(runtime) = runtime() else { return call.forward() };
     let Call { copy, real } = call;
     let which = which(stream, default);
     forward_once(real, |go| {
         let ready = matches!(which, Which::Made(_)) || has_device(copy);
         if let Some(place) = ready.then(|| Place::of(copy, which)).flatten() {
-            world.with(place.key, |station| station.map(|station| station.synchronize(go)));
+            runtime.with(place.key, |tracked| tracked.map(|tracked| tracked.synchronize(go)));
         }
     })
 }
 
 fn destroy(call: Call, stream: Stream) -> Code {
     forward_once(call.real, |_| {
-        if let Some(world) = world() {
-            world.retire(stream.addr());
+        if let Some(runtime) = runtime() {
+            runtime.retire(stream.addr());
         }
     })
 }
@@ -340,10 +341,10 @@ fn destroy(call: Call, stream: Stream) -> Code {
 fn reset(call: Call) -> Code {
     let Call { copy, real } = call;
     forward_once(real, |_| {
-        let Some(world) = world_as_it_is() else { return };
+        let Some(runtime) = existing_runtime() else { return };
         if let Some(device) = has_device(copy).then(|| Place::of(copy, Which::Legacy)).flatten() {
             // Its default stream has the name that is the device's.
-            world.retire_all_of(device.key);
+            runtime.retire_all_of(device.key);
             device.number().into_iter().for_each(|number| stall::forget(copy, number));
         }
     })
@@ -366,7 +367,7 @@ fn end_capture(call: Call) -> Code {
 }
 
 /// For the C interface: what a stream is known by, and how to take control of it.
-pub(crate) fn find(stream: Stream) -> Found<impl FnOnce() -> Option<Arc<dyn Leased>>> {
+pub(crate) fn find(stream: Stream) -> Found<impl FnOnce() -> Option<Arc<dyn VendorQueue>>> {
     let which = match stream.addr() {
         0 | 1 => Which::Legacy,
         2 => Which::PerThread,
@@ -390,6 +391,6 @@ fn copy_of(which: Which) -> Option<usize> {
 }
 
 #[cold]
-fn adopt(world: &World, place: Place) -> bool {
-    world.adopt(place.key, || HipStream::new(place))
+fn adopt(runtime: &Runtime, place: Place) -> bool {
+    runtime.adopt(place.key, || HipStream::new(place))
 }

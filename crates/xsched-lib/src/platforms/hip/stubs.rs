@@ -26,7 +26,7 @@ macro_rules! hooks {
                     };
                     // SAFETY: the caller vouches for the arguments, which are passed on as they are.
                     let mut real = || unsafe { real($($argument),*) };
-                    match ::xsched_interpose::Outermost::enter() {
+                    match ::xsched_interpose::OutermostHook::enter() {
                         Some(_outermost) => ($around)(Call { copy: COPY, real: &mut real }, $($argument),*),
                         None => real(),
                     }

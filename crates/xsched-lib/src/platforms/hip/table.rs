@@ -5,7 +5,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::Ordering;
 
-use xsched_interpose::aside;
+use xsched_interpose::run_isolated;
 use xsched_ipc::report::{Severity, report};
 
 use super::HOOKS;
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn rocprofiler_set_api_table(
         // SAFETY: as above: the first is the list of all tables of ROCr.
         unsafe { super::hsa::take(*tables) };
     }
-    aside(|| match table.zip(library) {
+    run_isolated(|| match table.zip(library) {
         Some((table, library)) => table.put_hooks(&library),
         None if is_runtime => {
             let what = "a HIP runtime's table of functions is not as expected and left alone";

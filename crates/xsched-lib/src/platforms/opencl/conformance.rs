@@ -13,8 +13,8 @@ use xsched_core::{HwQueue as _, Nanos};
 
 use super::hardware::{OpenCl, take};
 use super::vendor::{Code, Event, Handle, OUT_OF_ORDER, Queue};
+use crate::event_queue::EventQueue;
 use crate::hooks::functions;
-use crate::polled::Polled;
 
 const SUCCESS: Code = 0;
 const PROFILED: u64 = 2;
@@ -87,13 +87,13 @@ impl Device {
         Some(Self { handle, context, properties, queues: Mutex::default() })
     }
 
-    fn known(&self, queue: &Polled<OpenCl>) -> (Handle, &'static AtomicU64) {
+    fn known(&self, queue: &EventQueue<OpenCl>) -> (Handle, &'static AtomicU64) {
         self.queues.lock().unwrap()[&std::ptr::from_ref(queue).addr()]
     }
 }
 
 impl Subject for Device {
-    type Queue = Polled<OpenCl>;
+    type Queue = EventQueue<OpenCl>;
 
     fn queue(&self) -> Arc<Self::Queue> {
         let mut code = SUCCESS;

@@ -4,16 +4,16 @@ use xsched_core::{DeviceId, DeviceKind, Nanos};
 
 use super::stall;
 use super::vendor::{self, Event, Handle, Queue};
+use crate::event_queue::{EventApi, EventQueue};
+use crate::event_wait_lists;
 use crate::hooks::call;
-use crate::polled::{Polled, Vendor};
-use crate::waits;
 
 /// A queue that the program has made; none if it is the device's own, or if the vendor cannot be asked.
-pub(crate) fn take(queue: Queue) -> Option<Polled<OpenCl>> {
+pub(crate) fn take(queue: Queue) -> Option<EventQueue<OpenCl>> {
     vendor::QUEUE_PROPERTIES.of(queue).filter(|how| how & vendor::ON_DEVICE == 0)?;
     let device = vendor::QUEUE_DEVICE.of(queue)?;
     let (id, name) = identify(device);
-    let level_1 = Polled::new(queue, id, name, "OpenCL cannot stop a kernel that runs");
+    let level_1 = EventQueue::new(queue, id, name, "OpenCL cannot stop a kernel that runs");
     Some(level_1.with_stops(stall::points(queue, device)))
 }
 
@@ -45,10 +45,10 @@ fn pci(device: Handle) -> Option<u32> {
 /// What is OpenCL's own about queues and events.
 pub(crate) struct OpenCl;
 
-impl Vendor for OpenCl {
+impl EventApi for OpenCl {
     fn mark(queue: Queue, behind: &[Event]) -> Result<Event, String> {
         let mut event = Handle::NONE;
-        let (count, list) = waits::list(behind);
+        let (count, list) = event_wait_lists::list(behind);
         // SAFETY: whoever calls this has seen to it that the queue exists; the events are as many as is said, and the
         // place has room for a handle.
         let marked = unsafe { call!(vendor::MARK, queue, count, list, &raw mut event) };

@@ -14,10 +14,10 @@ mod vendor;
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 
-use crate::callback::Callback;
+use crate::driver_callbacks::Callback;
 use crate::hooks::hooks;
-use crate::station::{self, Found, Take};
-use crate::{around, callback, loaded, waits};
+use crate::tracked_queue::{self, Found, Take};
+use crate::{driver_callbacks, event_wait_lists, loaded_libraries, queue_hooks};
 use hardware::{OpenCl, take};
 use vendor::{Code, Event, Handle, Queue};
 
@@ -83,20 +83,20 @@ opencl! {
         = |real, queue, _, blocking, _, _, _, _, _, count, list, _, _| enqueue(real, queue, blocking, count, list);
     fn clCreateCommandBufferKHR(count: c_uint, queues: *const Queue, properties: *const u64, error: *mut Code) -> Handle = recorded::create;
     fn clEnqueueCommandBufferKHR(count: c_uint, queues: *const Queue, buffer: Handle, events: c_uint, list: Events, event: *mut Event) -> Code = recorded::enqueue;
-    fn clFinish(queue: Queue) -> Code = around::synchronize;
+    fn clFinish(queue: Queue) -> Code = queue_hooks::synchronize;
     fn clWaitForEvents(count: c_uint, list: Events) -> Code
         // SAFETY: the vendor has just read the same list.
-        = |real, count, list| unsafe { waits::wait::<OpenCl>(real, count, list) };
+        = |real, count, list| unsafe { event_wait_lists::wait::<OpenCl>(real, count, list) };
     fn clCreateCommandQueue(context: Handle, device: Handle, properties: u64, error: *mut Code) -> Queue
-        = |real, _, _, _, _| around::create(real, take);
+        = |real, _, _, _, _| queue_hooks::create(real, take);
     fn clCreateCommandQueueWithProperties(context: Handle, device: Handle, properties: *const u64, error: *mut Code) -> Queue
-        = |real, _, _, _, _| around::create(real, take);
+        = |real, _, _, _, _| queue_hooks::create(real, take);
     fn clCreateCommandQueueWithPropertiesKHR(context: Handle, device: Handle, properties: *const u64, error: *mut Code) -> Queue
-        = |real, _, _, _, _| around::create(real, take);
-    fn clRetainCommandQueue(queue: Queue) -> Code = around::retained;
-    fn clReleaseCommandQueue(queue: Queue) -> Code = around::released;
+        = |real, _, _, _, _| queue_hooks::create(real, take);
+    fn clRetainCommandQueue(queue: Queue) -> Code = queue_hooks::retained;
+    fn clReleaseCommandQueue(queue: Queue) -> Code = queue_hooks::released;
     fn clSetEventCallback(event: Event, status: i32, function: Option<Callback>, data: Memory) -> Code
-        = |real, event, status, function, data| callback::wrap(real, function, data, |ours, wanted|
+        = |real, event, status, function, data| driver_callbacks::wrap(real, function, data, |ours, wanted|
             // SAFETY: the caller's own arguments, but that its function is called by ours.
             vendor::SET_CALLBACK.get().map(|set| unsafe { set(event, status, Some(ours), wanted) }));
     fn clGetExtensionFunctionAddress(name: *const c_char) -> Memory = |real, name| LIBRARY.look_up(real, name);
@@ -106,25 +106,25 @@ opencl! {
 
 fn enqueue<R>(real: impl FnOnce() -> R, queue: Queue, blocking: Bool, count: c_uint, list: Events) -> R {
     // SAFETY: the vendor is about to read the same list.
-    unsafe { waits::note::<OpenCl>(queue, count, list) };
+    unsafe { event_wait_lists::note::<OpenCl>(queue, count, list) };
     let in_order = || vendor::QUEUE_PROPERTIES.of(queue).is_some_and(|how| how & vendor::OUT_OF_ORDER == 0);
-    around::launch(real, queue, || blocking != 0 && in_order())
+    queue_hooks::launch(real, queue, || blocking != 0 && in_order())
 }
 
 /// Markers and barriers are no work and are never held, but what comes after them waits for what they wait for.
 fn order(real: impl FnOnce() -> Code, queue: Queue, count: c_uint, list: Events, _new: *mut Event) -> Code {
     // SAFETY: as above.
-    unsafe { waits::note::<OpenCl>(queue, count, list) };
+    unsafe { event_wait_lists::note::<OpenCl>(queue, count, list) };
     real()
 }
 
 /// Whether a name is looked up on behalf of a library that has such a function itself: it looks into its drivers, and
 /// each of them has its own.
 pub(crate) fn is_asked_of_a_driver(name: &CStr, caller: *const c_void) -> bool {
-    name == c"clGetExtensionFunctionAddress" && loaded::has_itself(caller, name)
+    name == c"clGetExtensionFunctionAddress" && loaded_libraries::has_itself(caller, name)
 }
 
 /// For the C interface: what a queue is known by, and how to take control of it.
 pub(crate) fn find(queue: *mut c_void) -> Found<Take> {
-    station::found(&LIBRARY, "libOpenCL.so", queue, take)
+    tracked_queue::found(&LIBRARY, "libOpenCL.so", queue, take)
 }

@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::ffi::c_uint;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use xsched_interpose::aside;
+use xsched_interpose::run_isolated;
 
 use super::hardware::OpenCl;
 use super::vendor::{Code, Event, Handle, Queue};
-use crate::{around, waits};
+use crate::{event_wait_lists, queue_hooks};
 
 /// The queues of each command buffer. What is released stays, until another is made in its place.
 static MADE_FOR: LazyLock<Mutex<HashMap<usize, Arc<[Queue]>>>> = LazyLock::new(Mutex::default);
@@ -30,9 +30,9 @@ pub(crate) fn create(
 ) -> Handle {
     let buffer = real();
     if !buffer.is_none() {
-        aside(|| {
+        run_isolated(|| {
             // SAFETY: the vendor has just read the same list.
-            let queues = unsafe { waits::slice(count, queues) };
+            let queues = unsafe { event_wait_lists::slice(count, queues) };
             made_for().insert(buffer.addr(), queues.into());
         });
     }
@@ -50,12 +50,12 @@ pub(crate) fn enqueue(
     _event: *mut Event,
 ) -> Code {
     // SAFETY: the vendor is about to read the same list.
-    let named = unsafe { waits::slice(count, queues) };
+    let named = unsafe { event_wait_lists::slice(count, queues) };
     let made_for = if named.is_empty() { made_for().get(&buffer.addr()).cloned() } else { None };
     let queues = made_for.as_deref().unwrap_or(named);
     for queue in queues {
         // SAFETY: as above.
-        unsafe { waits::note::<OpenCl>(*queue, events, list) };
+        unsafe { event_wait_lists::note::<OpenCl>(*queue, events, list) };
     }
-    around::launch_on_all(real, queues)
+    queue_hooks::launch_on_all(real, queues)
 }

@@ -12,9 +12,9 @@ use std::ffi::{c_uint, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::vendor::{self, Code, Event, Handle, Queue};
-use crate::asked::{Question, Text};
+use crate::event_queue::StopPoints;
 use crate::hooks::{call, functions};
-use crate::polled::StopPoints;
+use crate::info_query::{InfoQuery, Text};
 
 functions! {
     of super::LIBRARY;
@@ -25,9 +25,9 @@ functions! {
     fn clSetUserEventStatus(Event, i32) -> Code = COMPLETE_USER_EVENT;
 }
 
-static QUEUE_CONTEXT: Question<Handle> = Question::new(&vendor::OF_QUEUE, 0x1090);
-static DEVICE_PLATFORM: Question<Handle> = Question::new(&vendor::OF_DEVICE, 0x1031);
-static PLATFORM_NAME: Question<Text> = Question::new(&OF_PLATFORM, 0x0902);
+static QUEUE_CONTEXT: InfoQuery<Handle> = InfoQuery::new(&vendor::OF_QUEUE, 0x1090);
+static DEVICE_PLATFORM: InfoQuery<Handle> = InfoQuery::new(&vendor::OF_DEVICE, 0x1031);
+static PLATFORM_NAME: InfoQuery<Text> = InfoQuery::new(&OF_PLATFORM, 0x0902);
 
 /// What a queue stopped at a user event costs here was measured, and it keeps its order.
 const STALLS_WELL: &str = "Portable Computing Language";

@@ -6,18 +6,18 @@ use std::time::Duration;
 use xsched_core::{
     Capabilities, DeviceId, HalError, HwQueue, Level, LevelCost, LevelRequest, Marker, Nanos, Progress,
 };
-use xsched_interpose::Lease;
+use xsched_interpose::RevocableHandle;
 
 use super::vendor::{self, Code, Queue};
 use crate::loader::Function;
-use crate::station::Leased;
+use crate::tracked_queue::VendorQueue;
 
 /// How long the vendor's handle is used without a pause: who destroys the queue waits no longer.
 const SLICE: Nanos = Nanos::from_millis(50);
 
 /// See the head of this file.
 pub(crate) struct XsimQueue {
-    lease: Lease<Queue>,
+    lease: RevocableHandle<Queue>,
     device: DeviceId,
     capabilities: Capabilities,
     /// How far it was when it was last asked.
@@ -43,7 +43,7 @@ impl XsimQueue {
         let capabilities = Capabilities::block_only(name, "")
             .with_deactivate(cost(costs[0], costs[1]))
             .with_interrupt(cost(costs[2], costs[3]));
-        let lease = Lease::new(queue);
+        let lease = RevocableHandle::new(queue);
         Some(Self { lease, device, capabilities, reached: Mutex::default() })
     }
 
@@ -65,7 +65,7 @@ impl XsimQueue {
     }
 }
 
-impl Leased for XsimQueue {
+impl VendorQueue for XsimQueue {
     fn end(&self) {
         self.lease.end();
     }

@@ -5,9 +5,9 @@ mod vendor;
 
 use std::ffi::c_void;
 
-use crate::around;
 use crate::hooks::hooks;
-use crate::station::{self, Found, Take};
+use crate::queue_hooks;
+use crate::tracked_queue::{self, Found, Take};
 use hardware::XsimQueue;
 use vendor::{Code, Device, Queue};
 
@@ -18,12 +18,12 @@ hooks! {
     /// Every new queue is put under control.
     fn xsim_queue_create(device: Device, queue: *mut Queue) -> Code = create;
     /// A queue that is destroyed is forgotten first.
-    fn xsim_queue_destroy(queue: Queue) -> Code = around::released;
+    fn xsim_queue_destroy(queue: Queue) -> Code = queue_hooks::released;
     /// A launch waits at the gate until it may go.
     fn xsim_launch(queue: Queue, length_ns: u64) -> Code
-        = |real, queue: Queue, _| around::launch_or_adopt(real, queue.addr(), || XsimQueue::new(queue));
+        = |real, queue: Queue, _| queue_hooks::launch_or_adopt(real, queue.addr(), || XsimQueue::new(queue));
     /// When it returns, the queue may have become idle.
-    fn xsim_synchronize(queue: Queue) -> Code = around::synchronize;
+    fn xsim_synchronize(queue: Queue) -> Code = queue_hooks::synchronize;
 }
 
 fn create(real: impl FnOnce() -> Code, _device: Device, queue: *mut Queue) -> Code {
@@ -31,12 +31,12 @@ fn create(real: impl FnOnce() -> Code, _device: Device, queue: *mut Queue) -> Co
     if code == vendor::SUCCESS {
         // SAFETY: the vendor has just written the handle there.
         let queue = unsafe { *queue };
-        around::created(queue, || XsimQueue::new(queue));
+        queue_hooks::created(queue, || XsimQueue::new(queue));
     }
     code
 }
 
 /// For the C interface: what a queue is known by, and how to take control of it.
 pub(crate) fn find(queue: *mut c_void) -> Found<Take> {
-    station::found(&LIBRARY, "libxsim.so", queue, XsimQueue::new)
+    tracked_queue::found(&LIBRARY, "libxsim.so", queue, XsimQueue::new)
 }

@@ -21,11 +21,11 @@ mod table;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use xsched_interpose::{Outermost, aside};
+use xsched_interpose::{OutermostHook, run_isolated};
 use xsched_ipc::report::{Severity, report};
 
-use crate::around;
-use crate::world::world_as_it_is;
+use crate::queue_hooks;
+use crate::runtime::existing_runtime;
 use queue::HsaQueue;
 use table::{QueueHandle, Status, Store};
 
@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn OnLoad(
 /// The runtime ends, and all its queues with it.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn OnUnload() {
-    aside(|| doorbells::take_all(retire));
+    run_isolated(|| doorbells::take_all(retire));
 }
 
 /// Puts our functions into the table.
@@ -61,8 +61,8 @@ pub(crate) extern "C" fn OnUnload() {
 /// # Safety
 /// The table is null or one of the runtime's, which lets it be changed at this moment.
 pub(super) unsafe fn take(table: *mut c_void) {
-    aside(|| {
-        if crate::copies::is_spare() {
+    run_isolated(|| {
+        if crate::duplicate_library::is_inactive_duplicate() {
             return;
         }
         stay();
@@ -104,7 +104,7 @@ unsafe extern "C" fn queue_create(
     // SAFETY: the caller's own arguments.
     let status = unsafe { real(agent, size, kind, callback, data, private, group, place) };
     if status == table::SUCCESS && !place.is_null() {
-        aside(|| {
+        run_isolated(|| {
             if !is_seen_otherwise() {
                 // SAFETY: the runtime has just put a queue there.
                 doorbells::learn(unsafe { *place }, agent);
@@ -140,7 +140,7 @@ fn is_seen_otherwise() -> bool {
 unsafe extern "C" fn queue_destroy(queue: QueueHandle) -> Status {
     let Some(real) = table::QUEUE_DESTROY.get() else { return table::NOT_INITIALIZED };
     let mut signal = None;
-    aside(|| {
+    run_isolated(|| {
         // SAFETY: the caller vouches for the queue until the real function has returned.
         let doorbell = (!queue.is_null()).then(|| unsafe { (*queue).doorbell });
         signal = doorbell.and_then(doorbells::forget).and_then(retire);
@@ -158,7 +158,7 @@ unsafe extern "C" fn queue_destroy(queue: QueueHandle) -> Status {
 /// Forgets a queue that is about to be destroyed. Answers with the signal that its markers used.
 fn retire(doorbell: u64) -> Option<u64> {
     let key = usize::try_from(doorbell).ok()?;
-    world_as_it_is()?.retire(key);
+    existing_runtime()?.retire(key);
     queue::take_signal(doorbell)
 }
 
@@ -184,10 +184,10 @@ unsafe fn store(real: &table::Slot<Store>, signal: u64, value: i64) {
         real();
         doorbell.rung(value);
     };
-    match (Outermost::enter(), usize::try_from(signal)) {
+    match (OutermostHook::enter(), usize::try_from(signal)) {
         (Some(_outermost), Ok(key)) => {
             doorbell.look_at_packets(value);
-            around::launch_or_adopt(ring, key, || HsaQueue::new(doorbell));
+            queue_hooks::launch_or_adopt(ring, key, || HsaQueue::new(doorbell));
         }
         _ => ring(),
     }

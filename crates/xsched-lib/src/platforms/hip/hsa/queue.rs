@@ -9,14 +9,14 @@ use std::time::Duration;
 use xsched_core::{
     Capabilities, DeviceId, DeviceKind, HalError, HwQueue, Level, LevelRequest, Marker, Order, Progress,
 };
-use xsched_interpose::Lease;
+use xsched_interpose::RevocableHandle;
 use xsched_ipc::report::{Severity, report};
 
 use super::doorbells::Doorbell;
 use super::table::{self, MANY_WRITERS, Packet, QueueHandle};
 use crate::platforms::hip::group::Member;
 use crate::platforms::hip::kfd;
-use crate::station::Leased;
+use crate::tracked_queue::VendorQueue;
 
 /// How long to wait before looking at the signal again.
 const POLL: Duration = Duration::from_micros(50);
@@ -43,7 +43,7 @@ unsafe impl Sync for Handle {}
 
 /// See the head of this file.
 pub(super) struct HsaQueue {
-    lease: Lease<Handle>,
+    lease: RevocableHandle<Handle>,
     doorbell: &'static Doorbell,
     /// The doorbell's handle: what has its place after it is not meant.
     rings: u64,
@@ -84,7 +84,7 @@ impl HsaQueue {
         let cost = queues.as_ref().map(|_| kfd::COST).map_err(Clone::clone);
         let capabilities = Capabilities::block_only(format!("device {device}"), "");
         let capabilities = capabilities.with_deactivate(cost.clone()).with_interrupt(cost);
-        let lease = Lease::new(Handle(doorbell.queue()));
+        let lease = RevocableHandle::new(Handle(doorbell.queue()));
         let (marks, queues) = (Mutex::default(), queues.ok());
         Some(Self { lease, doorbell, rings, signal, device, capabilities, marks, queues })
     }
@@ -164,7 +164,7 @@ fn device_of(agent: u64) -> Option<DeviceId> {
     Some(DeviceId::new(DeviceKind::Gpu, (ask(DOMAIN).unwrap_or(0) << 16) | address))
 }
 
-impl Leased for HsaQueue {
+impl VendorQueue for HsaQueue {
     fn end(&self) {
         self.lease.end();
         if let Some(queues) = &self.queues {
