@@ -32,9 +32,9 @@ pub(crate) fn tool_error(py: Python<'_>, error: &ToolError, context: Option<&str
         ToolError::NoService { .. } => "NoScheduler",
         ToolError::NotAllowed { .. } => "NotAllowed",
         ToolError::Refused(_) => "Refused",
-        ToolError::Silent { .. } | ToolError::Broken { .. } | ToolError::Unexpected { .. } => {
-            "SchedulerFailed"
-        }
+        ToolError::NoReply { .. }
+        | ToolError::ConnectionFailed { .. }
+        | ToolError::UnexpectedReply { .. } => "SchedulerFailed",
     };
     match context {
         Some(context) => exception(py, class, &format!("{context}: {error}")),

@@ -54,7 +54,7 @@ fn with_service<T>(speak: impl Fn(&Tool) -> Result<T, ToolError>) -> Result<T, T
     let was_kept = kept.is_some();
     let line = kept.map_or_else(connect, Ok)?;
     match speak(&line.tool) {
-        Err(ToolError::Broken { .. }) if was_kept => {
+        Err(ToolError::ConnectionFailed { .. }) if was_kept => {
             let line = connect()?;
             let answer = speak(&line.tool);
             keep_unless_broken(line, &answer);
@@ -74,7 +74,7 @@ fn keep_unless_broken<T>(line: Box<Line>, answer: &Result<T, ToolError>) {
 }
 
 fn ask(py: Python<'_>, request: &Request, context: Option<&str>) -> PyResult<Reply> {
-    py.detach(|| with_service(|tool| tool.ask(request))).map_err(|error| tool_error(py, &error, context))
+    py.detach(|| with_service(|tool| tool.request(request))).map_err(|error| tool_error(py, &error, context))
 }
 
 fn status(py: Python<'_>) -> PyResult<Status> {
@@ -257,12 +257,12 @@ fn own(py: Python<'_>, hint_request: HintRequest) -> PyResult<Option<Had>> {
         return Err(exception(py, "SchedulerFailed", "the scheduler did not answer a moment ago"));
     }
     let request = Request::SetOwn(hint_request);
-    let answer = py.detach(|| with_service(|tool| tool.ask(&request)));
-    if let Err(ToolError::Silent { .. }) = &answer {
+    let answer = py.detach(|| with_service(|tool| tool.request(&request)));
+    if let Err(ToolError::NoReply { .. }) = &answer {
         LEFT_ALONE_UNTIL.store((Nanos::now() + LEFT_ALONE).0, Ordering::Relaxed);
     }
     match answer.map_err(|error| tool_error(py, &error, Some("this program was not changed")))? {
-        Reply::Had(had) => Ok(had.as_ref().map(as_tuple)),
+        Reply::PreviousHints(had) => Ok(had.as_ref().map(as_tuple)),
         _ => Err(unexpected(py)),
     }
 }

@@ -27,7 +27,7 @@ pub enum JoinError {
     NoSlot,
     /// No thread could be started.
     #[error("no thread to carry out the scheduler's orders: {0}")]
-    NoAgent(#[from] std::io::Error),
+    NoThread(#[from] std::io::Error),
 }
 
 /// Why a program could not be given a scheduler.
@@ -80,31 +80,31 @@ impl Client {
     }
 
     /// Nobody schedules: the program alone decides.
-    pub fn alone() -> Result<Self, PageError> {
+    pub fn unscheduled() -> Result<Self, PageError> {
         Ok(Self::made(Page::private()?, Call::Nobody, Whom::Nobody))
     }
 
     /// Joins the service with the first queue, and again whenever the service was gone. Until then, and in between,
     /// the program runs unscheduled.
-    pub fn of_service(introduction: ClientInfo) -> Result<Self, PageError> {
-        let client = Self::alone()?;
+    pub fn with_service(introduction: ClientInfo) -> Result<Self, PageError> {
+        let client = Self::unscheduled()?;
         lock(&client.follows).whom = Whom::Service(Arc::new(ServiceLink::new(introduction)));
         Ok(client)
     }
 
     /// Has a scheduler inside this process schedule it.
-    pub fn of_itself(
+    pub fn with_local_scheduler(
         policy: &'static PolicyInfo,
         params: Params,
         hints: Hints,
     ) -> Result<Self, SchedulerError> {
-        let client = Self::alone()?;
-        client.schedule_itself(policy, params, hints)?;
+        let client = Self::unscheduled()?;
+        client.use_local_scheduler(policy, params, hints)?;
         Ok(client)
     }
 
     /// From now on the program alone decides. What it suspended itself stays suspended.
-    pub fn schedule_nobody(&self) {
+    pub fn use_no_scheduler(&self) {
         let mut follows = lock(&self.follows);
         follows.leave();
         follows.whom = Whom::Nobody;
@@ -112,7 +112,7 @@ impl Client {
     }
 
     /// From now on a scheduler inside this process schedules it, by this policy.
-    pub fn schedule_itself(
+    pub fn use_local_scheduler(
         &self,
         policy: &'static PolicyInfo,
         params: Params,
@@ -133,12 +133,12 @@ impl Client {
         follows.whom = Whom::Local(Arc::clone(&member));
         self.begin(&follows)?;
         drop(follows);
-        self.be_seen();
+        self.sync_with_scheduler();
         Ok(())
     }
 
     /// From now on the service schedules the program. Gives it a moment to answer, and to take note of the queues.
-    pub fn schedule_by_service(&self, introduction: ClientInfo) -> Result<(), SchedulerError> {
+    pub fn use_service(&self, introduction: ClientInfo) -> Result<(), SchedulerError> {
         let mut follows = lock(&self.follows);
         if matches!(follows.whom, Whom::Service(_)) {
             return Ok(());
@@ -152,13 +152,13 @@ impl Client {
             service.wait_for_first_attempt(hinting::PATIENCE);
         }
         drop(follows);
-        self.be_seen();
+        self.sync_with_scheduler();
         Ok(())
     }
 
     /// Dependencies a moment until the scheduler has seen the queues there are, so that what is launched next obeys its orders.
-    pub fn be_seen(&self) {
-        hinting::be_seen(&self.program.seat().call);
+    pub fn sync_with_scheduler(&self) {
+        hinting::sync_with_scheduler(&self.program.seat().call);
     }
 
     /// What a scheduler of the program's own is set to.
@@ -278,7 +278,7 @@ impl Client {
     }
 
     /// Frees every queue and leaves the scheduler for good: the program is about to end.
-    pub fn leave(&self) {
+    pub fn shut_down(&self) {
         let mut follows = lock(&self.follows);
         follows.leave();
         follows.whom = Whom::Nobody;

@@ -28,7 +28,7 @@ use self::account::Account;
 use self::program::{Program, Queue};
 use self::turns::Turns;
 use crate::page::Page;
-use crate::protocol::{Event, TaskState, What};
+use crate::protocol::{Event, EventKind, TaskState};
 
 pub use self::report::{QueueReport, TaskReport};
 
@@ -62,7 +62,7 @@ pub struct Coordinator {
     last_round: Nanos,
     /// When everybody was last looked at.
     last_look: Nanos,
-    last_beat: Nanos,
+    last_heartbeat: Nanos,
     views: Vec<TaskView>,
     decision: Decision,
     runs: Vec<bool>,
@@ -93,7 +93,7 @@ impl Coordinator {
             users: HashMap::new(),
             last_round: Nanos::ZERO,
             last_look: Nanos::ZERO,
-            last_beat: Nanos::ZERO,
+            last_heartbeat: Nanos::ZERO,
             views: Vec::new(),
             decision: Decision::default(),
             runs: Vec::new(),
@@ -272,11 +272,11 @@ impl Coordinator {
         let orders_changed = self.take_account(now);
         self.give_orders(orders_changed, now);
         let somebody_is_held = self.orders.iter().any(|order| order.stops());
-        if somebody_is_held && now >= self.last_beat + BEAT {
-            self.programs.iter().for_each(|program| program.page.beat(now));
-            self.last_beat = now;
+        if somebody_is_held && now >= self.last_heartbeat + BEAT {
+            self.programs.iter().for_each(|program| program.page.set_heartbeat(now));
+            self.last_heartbeat = now;
         }
-        let beat = somebody_is_held.then(|| self.last_beat + BEAT);
+        let beat = somebody_is_held.then(|| self.last_heartbeat + BEAT);
         let due =
             [self.decision.next_look(), self.turns.next_look(), self.gaps_end, beat, self.launches_due()];
         due.into_iter().flatten().min()
@@ -370,7 +370,7 @@ impl Coordinator {
             if was_held != order.stops()
                 && let Some(events) = &mut self.events
             {
-                let what = if was_held { What::Run } else { What::Hold };
+                let what = if was_held { EventKind::Running } else { EventKind::Held };
                 events::note(events, &mut self.events_lost, now, view, what);
             }
         }

@@ -50,7 +50,7 @@ pub mod name {
 pub enum Scheduler {
     /// The program itself, and nobody else.
     #[default]
-    Program,
+    Application,
     /// A scheduler inside the process.
     Local(&'static PolicyInfo, Params),
     /// The service.
@@ -63,7 +63,7 @@ pub struct Environment {
     /// Who schedules.
     pub scheduler: Scheduler,
     /// Every stream is scheduled, not only those the program asks for.
-    pub every_queue: bool,
+    pub schedules_every_queue: bool,
     /// How deep queues are preempted.
     pub level: LevelRequest,
     /// What is in flight while the scheduler wants little of it, if not the default.
@@ -81,7 +81,7 @@ impl Environment {
         let scheduler = reader.scheduler();
         Self {
             scheduler,
-            every_queue: reader.value(name::AUTO, on_or_off).unwrap_or(false),
+            schedules_every_queue: reader.value(name::AUTO, on_or_off).unwrap_or(false),
             level: reader.value(name::LEVEL, LevelRequest::from_str).unwrap_or_default(),
             limit: reader.limit(),
             hint_request: reader.hint_request(),
@@ -123,17 +123,17 @@ impl<G: Fn(&str) -> Option<String>, C: FnMut(String)> Reader<G, C> {
     fn scheduler(&mut self) -> Scheduler {
         let policy = self.value(name::POLICY, PolicyInfo::find);
         let asked = self.value(name::SCHEDULER, |text| match text.to_ascii_uppercase().as_str() {
-            "APP" => Ok(Asked::Program),
+            "APP" => Ok(Asked::Application),
             "LCL" => Ok(Asked::Local),
             "GLB" => Ok(Asked::Service),
             _ => Err(format!("`{text}` is none of APP, LCL and GLB")),
         });
         match (asked, policy) {
             (Some(Asked::Service), _) => Scheduler::Service,
-            (Some(Asked::Program), _) | (None, None) => Scheduler::Program,
+            (Some(Asked::Application), _) | (None, None) => Scheduler::Application,
             (Some(Asked::Local), None) => match PolicyInfo::find("HPF") {
                 Ok(default) => Scheduler::Local(default, self.params()),
-                Err(_) => Scheduler::Program,
+                Err(_) => Scheduler::Application,
             },
             (Some(Asked::Local) | None, Some(policy)) => Scheduler::Local(policy, self.params()),
         }
@@ -183,7 +183,7 @@ impl<G: Fn(&str) -> Option<String>, C: FnMut(String)> Reader<G, C> {
 
 #[derive(Clone, Copy)]
 enum Asked {
-    Program,
+    Application,
     Local,
     Service,
 }
@@ -227,7 +227,9 @@ mod tests {
     #[test]
     fn nothing_said_means_that_the_program_decides() {
         let (environment, complaints) = read(&[]);
-        assert!(matches!(environment.scheduler, Scheduler::Program) && !environment.every_queue);
+        assert!(
+            matches!(environment.scheduler, Scheduler::Application) && !environment.schedules_every_queue
+        );
         assert_eq!((environment.level, environment.limit), (LevelRequest::Auto, None));
         assert_eq!(environment.hint_request, HintRequest::default());
         assert!(complaints.is_empty());
@@ -237,7 +239,7 @@ mod tests {
     fn a_policy_alone_selects_a_local_scheduler_and_the_service_stays_the_service() {
         let policy = |variables: &[_]| match read(variables).0.scheduler {
             Scheduler::Local(policy, params) => Some((policy.name, params.k)),
-            Scheduler::Program | Scheduler::Service => None,
+            Scheduler::Application | Scheduler::Service => None,
         };
         assert_eq!(policy(&[(name::POLICY, "kedf"), (name::KDEADLINE, "3")]), Some(("KEDF", 3)));
         assert_eq!(policy(&[(name::SCHEDULER, "lcl")]), Some(("HPF", 1)));

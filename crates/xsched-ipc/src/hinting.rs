@@ -22,19 +22,19 @@ pub enum HintFailure {
     OutOfRange(#[from] HintError),
     /// The scheduler knows no such queue.
     #[error("the scheduler does not know the queue: it is gone, or one too many")]
-    Unknown,
+    UnknownQueue,
     /// Too many queues have hint_request of their own.
     #[error(
         "{} queues of this program have hints of their own: no more can",
         crate::coordinator::OWN_TASKS_PER_PROGRAM
     )]
-    TooMany,
+    TooManyQueueHints,
     /// The service does not allow it.
     #[error("the service refused: {0}")]
     Refused(String),
     /// The service did not answer.
     #[error("the service did not answer")]
-    Silent,
+    NoReply,
 }
 
 /// Tells the scheduler what the queue in a slot would like.
@@ -52,15 +52,15 @@ pub(crate) fn hint_queue(call: &Call, slot: usize, hint_request: &HintRequest) -
 pub(crate) fn queue_left(call: &Call, had_wishes: bool) {
     match call {
         Call::Local(member) if had_wishes => member.look(),
-        Call::Service(_) if had_wishes => be_seen(call),
+        Call::Service(_) if had_wishes => sync_with_scheduler(call),
         Call::Notifier(_) | Call::Local(_) | Call::Service(_) | Call::Nobody => {}
     }
 }
 
 /// Dependencies until the scheduler has seen all that the program shows and has said, and has given its orders.
-pub(crate) fn be_seen(call: &Call) {
+pub(crate) fn sync_with_scheduler(call: &Call) {
     match call {
-        Call::Local(member) => member.be_seen(),
+        Call::Local(member) => member.sync_with_scheduler(),
         Call::Service(line) => {
             // Whatever it is asked, it looks at the program first. One that is gone or silent schedules nobody.
             let _ = line.ask(&Request::Policy { name: None, timeslice_us: None, k: None });

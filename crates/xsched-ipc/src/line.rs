@@ -77,7 +77,7 @@ impl Line {
         let patient = !self.silent.load(Ordering::SeqCst);
         match self.send(request, Some(tell), patient) {
             Ok(()) if patient => {}
-            Ok(()) => return Err(HintFailure::Silent),
+            Ok(()) => return Err(HintFailure::NoReply),
             Err(SocketError::System { why: Errno::AGAIN, .. }) => return Err(self.in_vain()),
             // Lost meanwhile: what was asked for is kept, and asked again with the next service.
             Err(_) => return Ok(()),
@@ -91,7 +91,7 @@ impl Line {
 
     fn in_vain(&self) -> HintFailure {
         self.silent.store(true, Ordering::SeqCst);
-        HintFailure::Silent
+        HintFailure::NoReply
     }
 
     /// Asks for something without waiting for the answer.

@@ -123,18 +123,18 @@ impl Membership {
         self.at_once(|coordinator| {
             let now = Nanos::now();
             coordinator.look_at(self.id, now);
-            let had = coordinator.queue_hints(self.id, slot).ok_or(HintFailure::Unknown)?;
+            let had = coordinator.queue_hints(self.id, slot).ok_or(HintFailure::UnknownQueue)?;
             let hints = hint_request.applied_to(had)?;
             if coordinator.set_queue_hints(self.id, slot, hints, now) {
                 Ok(())
             } else {
-                Err(HintFailure::TooMany)
+                Err(HintFailure::TooManyQueueHints)
             }
         })
     }
 
     /// Has the scheduler take note of everything the program shows, and give its orders.
-    pub(crate) fn be_seen(&self) {
+    pub(crate) fn sync_with_scheduler(&self) {
         self.at_once(|_| ());
     }
 
@@ -178,7 +178,7 @@ impl Inner {
             // Interrupted or timed out: a round too many does no harm.
             let _ =
                 poll(&mut [PollFd::from_borrowed_fd(self.notifier.as_fd(), PollFlags::IN)], timeout.as_ref());
-            self.notifier.answer();
+            self.notifier.acknowledge();
         }
     }
 }

@@ -32,7 +32,7 @@ impl Notifier {
     }
 
     /// Forgets all rings so far.
-    pub fn answer(&self) {
+    pub fn acknowledge(&self) {
         let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
     }
 }

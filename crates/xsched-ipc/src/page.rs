@@ -242,7 +242,7 @@ impl Page {
     }
 
     /// The scheduler is about to look: from here on ringing says something new.
-    pub fn answer(&self) {
+    pub fn acknowledge(&self) {
         self.header().rung.store(0, Ordering::SeqCst);
     }
 
@@ -276,7 +276,7 @@ impl Page {
 
     /// Takes a free slot for a queue on `device`. None if all are taken.
     #[must_use]
-    pub fn take_slot(&self, device: DeviceId) -> Option<usize> {
+    pub fn allocate_slot(&self, device: DeviceId) -> Option<usize> {
         let index = (0..SLOTS).find(|index| {
             self.slot(*index).is_some_and(|slot| {
                 // A thread may still be on its way out of the gate there.
@@ -296,20 +296,20 @@ impl Page {
     }
 
     /// Gives a slot back.
-    pub fn give_back(&self, index: usize) {
+    pub fn release_slot(&self, index: usize) {
         if let Some(slot) = self.slot(index) {
             slot.in_use.store(FREE, Ordering::Release);
         }
     }
 
     /// The scheduler is alive.
-    pub fn beat(&self, now: Nanos) {
+    pub fn set_heartbeat(&self, now: Nanos) {
         self.header().beat.store(now.0, Ordering::Relaxed);
     }
 
     /// When the scheduler was last known to be alive.
     #[must_use]
-    pub fn last_beat(&self) -> Nanos {
+    pub fn last_heartbeat(&self) -> Nanos {
         Nanos(self.header().beat.load(Ordering::Relaxed))
     }
 
@@ -346,7 +346,7 @@ impl Slot {
 
     /// Shows the settings in force: level, threshold and batch size, the latter two 0 while the window is measured in
     /// time.
-    pub fn show_settings(&self, level: u8, threshold: u32, batch_size: u32) {
+    pub fn publish_settings(&self, level: u8, threshold: u32, batch_size: u32) {
         self.level.store(level.into(), Ordering::Relaxed);
         self.threshold.store(threshold, Ordering::Relaxed);
         self.batch_size.store(batch_size, Ordering::Relaxed);
@@ -364,14 +364,14 @@ impl Slot {
     }
 
     /// Says whether the device runs nothing of the queue, which was told to stop. Answers what was said before.
-    pub fn set_off(&self, off: bool) -> bool {
+    pub fn set_drained(&self, off: bool) -> bool {
         // SeqCst: said after the device has stopped, and rung after it was said.
         self.off.swap(off.into(), Ordering::SeqCst) != 0
     }
 
     /// Whether a queue that was told to stop has left the device.
     #[must_use]
-    pub fn is_off(&self) -> bool {
+    pub fn is_drained(&self) -> bool {
         self.off.load(Ordering::SeqCst) != 0
     }
 
@@ -400,7 +400,7 @@ impl Slot {
 
     /// Who this queue waits for.
     #[must_use]
-    pub fn waits(&self) -> Dependencies {
+    pub fn dependencies(&self) -> Dependencies {
         let mut waits = Dependencies::NONE;
         for wait in &self.depends_on {
             match (wait.load(Ordering::Acquire), &mut waits) {
@@ -439,10 +439,10 @@ mod tests {
     fn both_ends_see_the_same_page() {
         let ours = Page::create().unwrap();
         let theirs = Page::attach(&ours.fd().unwrap().try_clone_to_owned().unwrap()).unwrap();
-        let slot = theirs.take_slot(DeviceId(7)).unwrap();
+        let slot = theirs.allocate_slot(DeviceId(7)).unwrap();
         let seen: Vec<_> = ours.used_slots().map(|(index, slot)| (index, slot.device())).collect();
         assert_eq!(seen, [(slot, DeviceId(7))]);
-        theirs.give_back(slot);
+        theirs.release_slot(slot);
         assert_eq!(ours.used_slots().count(), 0);
     }
 
@@ -468,10 +468,10 @@ mod tests {
     #[test]
     fn slots_run_out_instead_of_running_over() {
         let page = Page::create().unwrap();
-        let taken: Vec<_> = (0..SLOTS).map(|_| page.take_slot(DeviceId(1)).unwrap()).collect();
-        assert_eq!(page.take_slot(DeviceId(1)), None);
-        page.give_back(taken[100]);
-        assert_eq!(page.take_slot(DeviceId(1)), Some(100));
+        let taken: Vec<_> = (0..SLOTS).map(|_| page.allocate_slot(DeviceId(1)).unwrap()).collect();
+        assert_eq!(page.allocate_slot(DeviceId(1)), None);
+        page.release_slot(taken[100]);
+        assert_eq!(page.allocate_slot(DeviceId(1)), Some(100));
     }
 
     #[test]
@@ -483,7 +483,7 @@ mod tests {
         slot.in_use.store(77, Ordering::SeqCst);
         slot.depends_on.iter().for_each(|wait| wait.store(12_345, Ordering::SeqCst));
         assert_eq!(page.used_slots().count(), 0);
-        assert_eq!(slot.waits(), Dependencies::Slots([12_344; 4], 4));
+        assert_eq!(slot.dependencies(), Dependencies::Slots([12_344; 4], 4));
     }
 
     #[test]
@@ -492,7 +492,7 @@ mod tests {
         let slot = page.slot(0).unwrap();
         for waits in [Dependencies::Slots([1, 9, 3, 0], 3), Dependencies::Any, Dependencies::NONE] {
             slot.set_dependencies(waits);
-            assert_eq!(slot.waits(), waits);
+            assert_eq!(slot.dependencies(), waits);
         }
     }
 }

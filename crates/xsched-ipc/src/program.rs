@@ -312,7 +312,7 @@ impl SchedulerLink for Program {
 
     fn alive(&self) -> bool {
         let seat = self.seat();
-        !matches!(seat.call, Call::Nobody) && Nanos::now() - seat.page.last_beat() < PATIENCE
+        !matches!(seat.call, Call::Nobody) && Nanos::now() - seat.page.last_heartbeat() < PATIENCE
     }
 }
 

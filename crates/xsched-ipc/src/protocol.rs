@@ -139,7 +139,7 @@ pub enum Request {
         /// To what.
         hint_request: HintRequest,
     },
-    /// Changes the hint_request of the process that asks, on whichever connection it joined; answered with [`Reply::Had`]. A
+    /// Changes the hint_request of the process that asks, on whichever connection it joined; answered with [`Reply::PreviousHints`]. A
     /// process in a container does not know the number the service knows it by.
     SetOwn(HintRequest),
     /// Gives one queue hint_request of its own, and with them a task of its own.
@@ -197,7 +197,7 @@ pub enum Reply {
     /// It was done.
     Done,
     /// It was done; this is what the program wished for before. Nothing: it has not joined, and nothing was changed.
-    Had(Option<HintRequest>),
+    PreviousHints(Option<HintRequest>),
     /// It was not done, and why, in words for people.
     Refused {
         /// The reason.
@@ -349,27 +349,27 @@ pub struct Event {
     /// Its device.
     pub device: u64,
     /// What.
-    pub what: What,
+    pub kind: EventKind,
 }
 
 /// What can happen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum EventKind {
     /// A task appeared, with the name of its program.
-    Came(String),
+    TaskAdded(String),
     /// A task is gone.
-    Gone,
+    TaskRemoved,
     /// It has work.
-    Ready,
+    Busy,
     /// It has no work any more.
     Idle,
     /// It may run.
-    Run,
+    Running,
     /// It is held.
-    Hold,
+    Held,
     /// One of its queues, by [`QueueStatus::handle`], has work.
-    QueueReady(u64),
+    QueueBusy(u64),
     /// One of its queues has no work any more.
     QueueIdle(u64),
     /// One of its queues was seen to have launched. Alone on its device a task is not counted.
@@ -380,9 +380,9 @@ pub enum What {
         count: u64,
     },
     /// The scheduler decided; it took so many nanoseconds.
-    Round(u64),
+    Decision(u64),
     /// The policy was changed.
-    Policy(String),
+    PolicyChanged(String),
 }
 
 #[cfg(test)]

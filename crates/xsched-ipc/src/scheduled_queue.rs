@@ -35,7 +35,7 @@ struct Place {
 
 impl Place {
     fn take(page: &Arc<Page>, hw: &dyn HwQueue) -> Option<Self> {
-        let number = page.take_slot(hw.device())?;
+        let number = page.allocate_slot(hw.device())?;
         Some(Self { page: Arc::clone(page), number, slot: page.shared_slot(number)? })
     }
 
@@ -46,7 +46,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.page.give_back(self.number);
+        self.page.release_slot(self.number);
     }
 }
 
@@ -70,7 +70,7 @@ impl ScheduledQueue {
         let program = Arc::clone(program);
         let joined =
             Arc::new(Self { queue, place, look: Mutex::default(), hint_request: Mutex::default(), program });
-        joined.show_settings();
+        joined.publish_settings();
         Ok(joined)
     }
 
@@ -91,7 +91,7 @@ impl ScheduledQueue {
             None => Ok(()),
         };
         // A service that is silent was told, and may yet hear it.
-        if matches!(told, Ok(()) | Err(HintFailure::Silent)) {
+        if matches!(told, Ok(()) | Err(HintFailure::NoReply)) {
             *own = merged;
         }
         told
@@ -106,13 +106,13 @@ impl ScheduledQueue {
     /// Limits what is in flight from now on, whatever the scheduler asks for.
     pub fn set_own_limit(&self, limit: Limit) {
         self.queue.set_limit(Some(limit));
-        self.show_settings();
+        self.publish_settings();
     }
 
     /// Changes how deep the queue is stopped. Answers the level it has from now on.
     pub fn set_level(&self, level: LevelRequest) -> Result<xsched_core::Level, HalError> {
         let level = self.launch_path().set_level(level)?;
-        self.show_settings();
+        self.publish_settings();
         Ok(level)
     }
 
@@ -141,7 +141,7 @@ impl ScheduledQueue {
     /// Limits what is in flight while the scheduler asks for little of it.
     pub fn set_throttled_limit(&self, limit: Limit) {
         self.launch_path().set_limit(Some(limit));
-        self.show_settings();
+        self.publish_settings();
     }
 
     /// Changes how the queue is preempted and how much of it may be in flight. Changes nothing if one is out of range.
@@ -163,7 +163,7 @@ impl ScheduledQueue {
         if let Some(limit) = limit {
             self.launch_path().set_limit(Some(limit));
         }
-        self.show_settings();
+        self.publish_settings();
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl ScheduledQueue {
         self.launch_path().move_to(gate);
         drop(place);
         drop(old);
-        self.show_settings();
+        self.publish_settings();
     }
 
     /// The hardware queue is about to be destroyed: lets go what is stopped, and has the scheduler forget it.
@@ -199,7 +199,7 @@ impl ScheduledQueue {
     /// Shows the scheduler that the device runs nothing of this queue any more, or may again. Answers whether that is
     /// news. A device that refused to stop it has been asked, and others have waited long enough.
     pub(crate) fn show_off(&self, off: bool) -> bool {
-        lock(&self.place).as_ref().is_some_and(|place| place.slot.set_off(off) != off)
+        lock(&self.place).as_ref().is_some_and(|place| place.slot.set_drained(off) != off)
     }
 
     /// Notes what the watcher sees now. Answers what it saw last.
@@ -213,7 +213,7 @@ impl ScheduledQueue {
         }
     }
 
-    fn show_settings(&self) {
+    fn publish_settings(&self) {
         let level = self.launch_path().level().number();
         let (threshold, batch_size) = match self.launch_path().limit() {
             Limit::Count { threshold, batch_size } => (threshold, batch_size),
@@ -222,7 +222,7 @@ impl ScheduledQueue {
         if let Some(place) = &*lock(&self.place) {
             let cost =
                 self.launch_path().hw().capabilities().cost(self.launch_path().level()).unwrap_or_default();
-            place.slot.show_settings(level, threshold, batch_size);
+            place.slot.publish_settings(level, threshold, batch_size);
             place.slot.publish_switch_cost(cost.preempt + cost.restore);
         }
     }

@@ -37,13 +37,13 @@ pub enum ToolError {
     Refused(String),
     /// The service said nothing.
     #[error("the scheduler at {} has not answered for {} s: is it stopped or overloaded?", at.display(), PATIENCE.as_secs())]
-    Silent {
+    NoReply {
         /// Its socket.
         at: PathBuf,
     },
     /// The connection failed.
     #[error("the scheduler at {}: {why}", at.display())]
-    Broken {
+    ConnectionFailed {
         /// Its socket.
         at: PathBuf,
         /// How.
@@ -51,7 +51,7 @@ pub enum ToolError {
     },
     /// The service answered something else.
     #[error("the scheduler at {} gave an answer that does not fit the question: is it of another version?", at.display())]
-    Unexpected {
+    UnexpectedReply {
         /// Its socket.
         at: PathBuf,
     },
@@ -96,21 +96,21 @@ impl Tool {
         &self.at
     }
 
-    /// Asks for what is answered over and over; [`next`](Self::next) takes the answers.
-    pub fn begin(&self, request: &Request) -> Result<(), ToolError> {
+    /// Asks for what is answered over and over; [`next`](Self::next_reply) takes the answers.
+    pub fn send(&self, request: &Request) -> Result<(), ToolError> {
         self.connection.send(request, None, true).map_err(|why| self.broken(why))
     }
 
     /// Asks, and waits for the answer. A refusal is an error.
-    pub fn ask(&self, request: &Request) -> Result<Reply, ToolError> {
-        self.begin(request)?;
+    pub fn request(&self, request: &Request) -> Result<Reply, ToolError> {
+        self.send(request)?;
         if !self.wait(PATIENCE)? {
-            return Err(ToolError::Silent { at: self.at.clone() });
+            return Err(ToolError::NoReply { at: self.at.clone() });
         }
-        self.next()
+        self.next_reply()
     }
 
-    /// Dependencies at most `patience` for something to [`next`](Self::next); whether there is.
+    /// Dependencies at most `patience` for something to [`next`](Self::next_reply); whether there is.
     pub fn wait(&self, patience: Duration) -> Result<bool, ToolError> {
         // The only failure is a span too long to count: then there is no limit.
         let timeout = Timespec::try_from(patience).ok();
@@ -125,7 +125,7 @@ impl Tool {
     }
 
     /// The next thing the service says, however long that takes. A refusal is an error.
-    pub fn next(&self) -> Result<Reply, ToolError> {
+    pub fn next_reply(&self) -> Result<Reply, ToolError> {
         loop {
             match self.connection.receive(true).map_err(|why| self.broken(why))? {
                 Some(Packet::Message(Reply::Refused { why }, _)) => return Err(ToolError::Refused(why)),
@@ -137,12 +137,12 @@ impl Tool {
 
     /// Everything there is to see, gathered from as many packets as it takes.
     pub fn status(&self) -> Result<Status, ToolError> {
-        let mut status = self.as_status(self.ask(&Request::Status)?)?;
+        let mut status = self.as_status(self.request(&Request::Status)?)?;
         while status.more {
             if !self.wait(PATIENCE)? {
-                return Err(ToolError::Silent { at: self.at.clone() });
+                return Err(ToolError::NoReply { at: self.at.clone() });
             }
-            let rest = self.as_status(self.next()?)?;
+            let rest = self.as_status(self.next_reply()?)?;
             status.tasks.extend(rest.tasks);
             status.queues.extend(rest.queues);
             status.more = rest.more;
@@ -160,11 +160,11 @@ impl Tool {
     /// The error for an answer that does not fit the question.
     #[must_use]
     pub fn unexpected(&self) -> ToolError {
-        ToolError::Unexpected { at: self.at.clone() }
+        ToolError::UnexpectedReply { at: self.at.clone() }
     }
 
     fn broken(&self, why: SocketError) -> ToolError {
-        ToolError::Broken { at: self.at.clone(), why }
+        ToolError::ConnectionFailed { at: self.at.clone(), why }
     }
 }
 

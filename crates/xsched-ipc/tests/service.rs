@@ -11,9 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use xsched_core::{DeviceId, Order, SchedulerLink};
 use xsched_ipc::Page;
 use xsched_ipc::protocol::{
-    HintRequest, PROTOCOL, Reply, Request, Settings, Status, Target, TaskState, What,
+    EventKind, HintRequest, PROTOCOL, Reply, Request, Settings, Status, Target, TaskState,
 };
-use xsched_ipc::service::{Options, Service, ask_to_leave};
+use xsched_ipc::service::{Options, Service, request_shutdown};
 use xsched_ipc::socket::{Connection, Packet, SocketError};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -40,7 +40,7 @@ fn role() {
 
 fn serve(socket: PathBuf) {
     if std::env::var_os("SERVICE_TEST_REPLACE").is_some() {
-        ask_to_leave(&socket, PATIENCE).unwrap();
+        request_shutdown(&socket, PATIENCE).unwrap();
     }
     let service = Service::bind(Options::at(socket)).unwrap();
     println!("ready");
@@ -77,7 +77,7 @@ impl Joined {
             panic!("not welcome")
         };
         let page = Page::attach(&fd).unwrap();
-        let slot = page.take_slot(DeviceId(1)).unwrap();
+        let slot = page.allocate_slot(DeviceId(1)).unwrap();
         let joined = Self { connection, page, slot, fd, note };
         joined.notify();
         joined
@@ -104,7 +104,7 @@ fn program(socket: &Path) {
             "idle" => assert!(gate.mark_idle(gate.epoch(), &joined)),
             "order" => {}
             "beat" => {
-                println!("{}", joined.page.last_beat().0);
+                println!("{}", joined.page.last_heartbeat().0);
                 continue;
             }
             other => panic!("{other}?"),
@@ -434,10 +434,10 @@ fn who_does_not_read_makes_nobody_wait() {
         low.tell("idle");
     }
     let mut events = Vec::new();
-    while !events.iter().any(|what| matches!(what, What::Round(_))) {
+    while !events.iter().any(|what| matches!(what, EventKind::Decision(_))) {
         match deaf.receive::<Reply>(true).unwrap() {
             Some(Packet::Message(Reply::Events { events: more, .. }, _)) => {
-                events.extend(more.into_iter().map(|event| event.what));
+                events.extend(more.into_iter().map(|event| event.kind));
             }
             Some(Packet::Message(Reply::Done, _)) => {}
             other => panic!("{other:?}"),
@@ -470,12 +470,18 @@ fn a_person_can_suspend_a_program_and_change_its_priority() {
 #[test]
 fn a_process_changes_its_own_wishes_on_another_connection_and_is_told_what_they_were() {
     let served = Served::start();
-    assert_eq!(served.ask(&Request::SetOwn(priority(5))), Reply::Had(None), "it has not joined yet");
+    assert_eq!(
+        served.ask(&Request::SetOwn(priority(5))),
+        Reply::PreviousHints(None),
+        "it has not joined yet"
+    );
     let too_much = served.ask(&Request::SetOwn(priority(256)));
     assert!(matches!(too_much, Reply::Refused { why } if why.contains("-256")));
     let _other = served.program("1");
     let _joined = Joined::join(&served.socket, priority(3));
-    let Reply::Had(Some(had)) = served.ask(&Request::SetOwn(priority(5))) else { panic!("not joined") };
+    let Reply::PreviousHints(Some(had)) = served.ask(&Request::SetOwn(priority(5))) else {
+        panic!("not joined")
+    };
     assert_eq!((had.priority, had.share, had.deadline_us), (Some(3), Some(100), Some(-1)));
     let priorities = || {
         let mut found: Vec<_> = served.status().tasks.iter().map(|task| task.priority).collect();
@@ -483,7 +489,7 @@ fn a_process_changes_its_own_wishes_on_another_connection_and_is_told_what_they_
         found
     };
     eventually("only its own changes", || priorities() == [1, 5]);
-    let Reply::Had(Some(_)) = served.ask(&Request::SetOwn(had)) else { panic!("not joined") };
+    let Reply::PreviousHints(Some(_)) = served.ask(&Request::SetOwn(had)) else { panic!("not joined") };
     eventually("what they were can be given back", || priorities() == [1, 3]);
 }
 

@@ -119,7 +119,7 @@ extern "C" fn leave() {
     let left = WORLD.swap(OVER, Ordering::AcqRel);
     LEFT.store(left, Ordering::Release);
     if let Some(runtime) = as_world(left) {
-        runtime.client.leave();
+        runtime.client.shut_down();
         crate::platforms::hip::leave();
     }
 }
@@ -127,22 +127,25 @@ extern "C" fn leave() {
 impl Runtime {
     /// None: this program's queues are not to be scheduled unless it says so itself.
     fn asked_for_by_environment(environment: Environment) -> Option<Self> {
-        let asked_for = environment.every_queue && !matches!(environment.scheduler, Scheduler::Program);
+        let asked_for =
+            environment.schedules_every_queue && !matches!(environment.scheduler, Scheduler::Application);
         if asked_for { Self::new(environment) } else { None }
     }
 
     /// None: there is no memory for one.
     fn new(environment: Environment) -> Option<Self> {
         let made = match environment.scheduler {
-            Scheduler::Program => Client::alone().map_err(SchedulerError::from),
+            Scheduler::Application => Client::unscheduled().map_err(SchedulerError::from),
             Scheduler::Service => {
-                Client::of_service(introduction(&environment)).map_err(SchedulerError::from)
+                Client::with_service(introduction(&environment)).map_err(SchedulerError::from)
             }
-            Scheduler::Local(policy, params) => Client::of_itself(policy, params, environment.hints()),
+            Scheduler::Local(policy, params) => {
+                Client::with_local_scheduler(policy, params, environment.hints())
+            }
         };
         let client = made.or_else(|why| {
             report(Severity::Error, format_args!("running unscheduled: {why}"));
-            Client::alone()
+            Client::unscheduled()
         });
         let client = client.ok()?;
         crate::duplicate_library::report_duplicate();
@@ -183,7 +186,7 @@ impl Runtime {
         }
         let hw = take()?;
         // Where every queue is scheduled, this one is too.
-        let queue = self.environment.every_queue.then(|| self.join(&hw, self.environment.level));
+        let queue = self.environment.schedules_every_queue.then(|| self.join(&hw, self.environment.level));
         match self.queues.insert(handle, TrackedQueue::of(Arc::clone(&hw), queue.and_then(Result::ok))) {
             Ok(()) => Some(hw),
             // Another thread was quicker; or there is no room, and launches on it are not seen.
@@ -205,7 +208,7 @@ impl Runtime {
     ) -> Result<Arc<ScheduledQueue>, JoinError> {
         let queue = self.join(hw, level)?;
         self.replace(handle, Some(&queue));
-        self.client.be_seen();
+        self.client.sync_with_scheduler();
         Ok(queue)
     }
 
@@ -242,7 +245,7 @@ impl Runtime {
         handle: usize,
         take: impl FnOnce() -> Option<H>,
     ) -> bool {
-        if !self.environment.every_queue {
+        if !self.environment.schedules_every_queue {
             return false;
         }
         let Some(hw) = take() else { return false };

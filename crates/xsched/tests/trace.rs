@@ -11,7 +11,7 @@ use assert_cmd::cargo::cargo_bin;
 use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
-use xsched_ipc::protocol::{Event, Reply, Request, Status, What};
+use xsched_ipc::protocol::{Event, EventKind, Reply, Request, Status};
 use xsched_ipc::socket::{Connection, Packet};
 
 #[path = "common/fake_service.rs"]
@@ -29,10 +29,10 @@ fn tracing() -> FakeService {
     FakeService::new(|request| match request {
         Request::Status => vec![Reply::Status(Status { now_ns: 1_000, ..busy() })],
         Request::Trace => {
-            let event = |at_ns, what| Event { at_ns, task: 1, pid: 4711, device: 0x30, what };
-            let launched = What::Launched { queue: 0x1_0000_0000, count: 12 };
-            let first = vec![event(2_000, What::Hold), event(2_500, What::Run)];
-            let second = vec![event(3_000, launched), event(4_000, What::Idle)];
+            let event = |at_ns, what| Event { at_ns, task: 1, pid: 4711, device: 0x30, kind: what };
+            let launched = EventKind::Launched { queue: 0x1_0000_0000, count: 12 };
+            let first = vec![event(2_000, EventKind::Held), event(2_500, EventKind::Running)];
+            let second = vec![event(3_000, launched), event(4_000, EventKind::Idle)];
             vec![
                 Reply::Done,
                 Reply::Events { events: first, lost: 0 },
@@ -198,13 +198,13 @@ impl Listener {
     }
 
     /// Dependencies for an event like this one. Launches on the way are added up.
-    fn hear(&mut self, mut wanted: impl FnMut(&What, &HashMap<u64, u64>) -> bool) {
+    fn hear(&mut self, mut wanted: impl FnMut(&EventKind, &HashMap<u64, u64>) -> bool) {
         let mut heard = false;
         while !heard {
             let Reply::Events { events, lost } = self.next() else { panic!("no events") };
             assert_eq!(lost, 0);
-            for Event { what, .. } in events {
-                if let What::Launched { queue, count } = what {
+            for Event { kind: what, .. } in events {
+                if let EventKind::Launched { queue, count } = what {
                     *self.launches.entry(queue).or_default() += count;
                 }
                 heard |= wanted(&what, &self.launches);
@@ -240,7 +240,7 @@ fn launches_and_waits_of_each_queue_are_in_the_trace() {
     program.busy(low);
     let mut first = 0;
     listener.hear(|what, _| match what {
-        What::QueueReady(queue) => {
+        EventKind::QueueBusy(queue) => {
             first = *queue;
             true
         }
@@ -256,7 +256,7 @@ fn launches_and_waits_of_each_queue_are_in_the_trace() {
     program.idle(high);
     until("the other goes on", || !program.is_held(low));
     program.idle(low);
-    listener.hear(|what, _| *what == What::QueueIdle(first));
+    listener.hear(|what, _| *what == EventKind::QueueIdle(first));
     // Whoever answers has sent to everybody what it sent to us.
     let asks = Connection::to(&service.socket()).unwrap();
     asks.send(&Request::Status, None, true).unwrap();

@@ -16,7 +16,7 @@ use xsched_policy::TaskView;
 
 use super::program::Queue;
 use super::{Coordinator, queue_id};
-use crate::protocol::{Event, What};
+use crate::protocol::{Event, EventKind};
 
 /// Events kept for whoever traces until they are taken; those beyond are lost, and counted.
 const EVENTS_KEPT: usize = 4_096;
@@ -59,13 +59,13 @@ impl Coordinator {
 
     /// Notes that a round took so long.
     pub fn note_round(&mut self, now: Nanos, took: Nanos) {
-        self.note(now, &Nobody, What::Round(took.0));
+        self.note(now, &Nobody, EventKind::Decision(took.0));
     }
 
     /// Notes that the policy was changed.
     pub fn note_policy(&mut self, now: Nanos) {
         let name = self.policy().name.to_owned();
-        self.note(now, &Nobody, What::Policy(name));
+        self.note(now, &Nobody, EventKind::PolicyChanged(name));
     }
 
     /// When everybody has to be looked at for their launches.
@@ -79,7 +79,7 @@ impl Coordinator {
         Some(self.table.tasks()[place].clone())
     }
 
-    pub(super) fn note_task(&mut self, task: TaskId, now: Nanos, what: impl FnOnce() -> What) {
+    pub(super) fn note_task(&mut self, task: TaskId, now: Nanos, what: impl FnOnce() -> EventKind) {
         if self.events.is_some()
             && let Some(task) = self.table.tasks().iter().find(|other| other.id == task).cloned()
         {
@@ -103,10 +103,10 @@ impl Coordinator {
         let Some(task) = self.table.position_of(id).map(|place| &self.table.tasks()[place]) else { return };
         if tells {
             (queue.noted, queue.noted_at) = (queue.launches(), now);
-            note(events, &mut self.events_lost, now, task, What::Launched { queue: id.0, count });
+            note(events, &mut self.events_lost, now, task, EventKind::Launched { queue: id.0, count });
         }
         if edge {
-            let what = if queue.ready { What::QueueReady(id.0) } else { What::QueueIdle(id.0) };
+            let what = if queue.ready { EventKind::QueueBusy(id.0) } else { EventKind::QueueIdle(id.0) };
             note(events, &mut self.events_lost, now, task, what);
         }
     }
@@ -115,10 +115,10 @@ impl Coordinator {
     pub(super) fn note_leave(&mut self, id: QueueId, gone: &Queue, before: &Task, now: Nanos) {
         let count = gone.launches().saturating_sub(gone.noted);
         if count > 0 {
-            self.note(now, before, What::Launched { queue: id.0, count });
+            self.note(now, before, EventKind::Launched { queue: id.0, count });
         }
         if gone.ready {
-            self.note(now, before, What::QueueIdle(id.0));
+            self.note(now, before, EventKind::QueueIdle(id.0));
         }
         self.note_left(before, now);
     }
@@ -126,11 +126,11 @@ impl Coordinator {
     /// Notes that a queue is in another task than before, if it is.
     pub(super) fn note_move(&mut self, id: QueueId, before: &Task, now: Nanos) {
         let Some(after) = self.task_for_events(id).filter(|after| after.id != before.id) else { return };
-        self.note(now, &after, What::Came(String::new()));
+        self.note(now, &after, EventKind::TaskAdded(String::new()));
         if after.ready {
-            self.note(now, before, What::QueueIdle(id.0));
-            self.note(now, &after, What::Ready);
-            self.note(now, &after, What::QueueReady(id.0));
+            self.note(now, before, EventKind::QueueIdle(id.0));
+            self.note(now, &after, EventKind::Busy);
+            self.note(now, &after, EventKind::QueueBusy(id.0));
         }
         self.note_left(before, now);
     }
@@ -138,13 +138,13 @@ impl Coordinator {
     /// Notes what has become of a task that one of its queues has left.
     fn note_left(&mut self, before: &Task, now: Nanos) {
         match self.table.tasks().iter().find(|task| task.id == before.id) {
-            None => self.note(now, before, What::Gone),
-            Some(task) if before.ready && !task.ready => self.note(now, before, What::Idle),
+            None => self.note(now, before, EventKind::TaskRemoved),
+            Some(task) if before.ready && !task.ready => self.note(now, before, EventKind::Idle),
             Some(_) => {}
         }
     }
 
-    fn note(&mut self, now: Nanos, whom: &impl Whom, what: What) {
+    fn note(&mut self, now: Nanos, whom: &impl Whom, what: EventKind) {
         if let Some(events) = &mut self.events {
             note(events, &mut self.events_lost, now, whom, what);
         }
@@ -177,10 +177,10 @@ impl Whom for Nobody {
     }
 }
 
-pub(super) fn note(events: &mut Vec<Event>, lost: &mut u64, now: Nanos, whom: &impl Whom, what: What) {
+pub(super) fn note(events: &mut Vec<Event>, lost: &mut u64, now: Nanos, whom: &impl Whom, what: EventKind) {
     if events.len() < EVENTS_KEPT {
         let (task, pid, device) = whom.whom();
-        events.push(Event { at_ns: now.0, task, pid, device, what });
+        events.push(Event { at_ns: now.0, task, pid, device, kind: what });
     } else {
         *lost += 1;
     }
@@ -209,7 +209,7 @@ mod tests {
         fn new(coordinator: &mut Coordinator, pid: u32, queues: usize) -> Self {
             let page = Page::create().unwrap();
             for _ in 0..queues {
-                page.take_slot(DeviceId(1)).unwrap();
+                page.allocate_slot(DeviceId(1)).unwrap();
             }
             let process = Process { id: ProcessId(pid), ..Process::default() };
             Self { id: coordinator.add_client(process, Arc::clone(&page), Hints::default()), page }
@@ -234,12 +234,13 @@ mod tests {
     }
 
     /// What has happened to queues since the last call, and that nothing was lost.
-    fn of_queues(coordinator: &mut Coordinator) -> Vec<What> {
+    fn of_queues(coordinator: &mut Coordinator) -> Vec<EventKind> {
         let mut events = Vec::new();
         assert_eq!(coordinator.take_events(&mut events), 0);
-        let is_of_queue =
-            |what: &What| matches!(what, What::QueueReady(_) | What::QueueIdle(_) | What::Launched { .. });
-        events.into_iter().map(|event| event.what).filter(is_of_queue).collect()
+        let is_of_queue = |what: &EventKind| {
+            matches!(what, EventKind::QueueBusy(_) | EventKind::QueueIdle(_) | EventKind::Launched { .. })
+        };
+        events.into_iter().map(|event| event.kind).filter(is_of_queue).collect()
     }
 
     #[test]
@@ -256,7 +257,7 @@ mod tests {
 
         program.launch(0, 1);
         coordinator.look_at(program.id, Nanos(21 * MS));
-        let wanted = [What::Launched { queue: first, count: 1 }, What::QueueReady(first)];
+        let wanted = [EventKind::Launched { queue: first, count: 1 }, EventKind::QueueBusy(first)];
         assert_eq!(of_queues(&mut coordinator), wanted);
 
         program.launch(0, 3);
@@ -264,15 +265,15 @@ mod tests {
         assert_eq!(of_queues(&mut coordinator), [], "too early to say more");
         program.launch(0, 1);
         coordinator.look_at(program.id, Nanos(31 * MS));
-        assert_eq!(of_queues(&mut coordinator), [What::Launched { queue: first, count: 4 }]);
+        assert_eq!(of_queues(&mut coordinator), [EventKind::Launched { queue: first, count: 4 }]);
 
         program.launch(0, 2);
         program.finish(0);
         program.launch(1, 1);
         program.finish(1);
         coordinator.look_at(program.id, Nanos(32 * MS));
-        let blip = What::Launched { queue: second, count: 1 };
-        let wanted = [What::Launched { queue: first, count: 2 }, What::QueueIdle(first), blip];
+        let blip = EventKind::Launched { queue: second, count: 1 };
+        let wanted = [EventKind::Launched { queue: first, count: 2 }, EventKind::QueueIdle(first), blip];
         assert_eq!(of_queues(&mut coordinator), wanted);
     }
 
@@ -303,16 +304,20 @@ mod tests {
         of_queues(&mut coordinator);
         let (first, second) = (program.handle(0), program.handle(1));
         program.launch(0, 1);
-        program.page.give_back(0);
+        program.page.release_slot(0);
         coordinator.step(Nanos(2 * MS));
-        let wanted = [What::Launched { queue: first, count: 1 }, What::QueueIdle(first)];
+        let wanted = [EventKind::Launched { queue: first, count: 1 }, EventKind::QueueIdle(first)];
         assert_eq!(of_queues(&mut coordinator), wanted);
         program.launch(1, 2);
         coordinator.remove_client(program.id);
         let mut events = Vec::new();
         coordinator.take_events(&mut events);
-        let wanted = [What::Launched { queue: second, count: 2 }, What::QueueIdle(second), What::Gone];
-        assert_eq!(events.into_iter().map(|event| event.what).collect::<Vec<_>>(), wanted);
+        let wanted = [
+            EventKind::Launched { queue: second, count: 2 },
+            EventKind::QueueIdle(second),
+            EventKind::TaskRemoved,
+        ];
+        assert_eq!(events.into_iter().map(|event| event.kind).collect::<Vec<_>>(), wanted);
     }
 
     #[test]
@@ -328,13 +333,13 @@ mod tests {
         coordinator.take_events(&mut events);
         let queue = program.handle(1);
         let wanted = [
-            (2, What::Came(String::new())),
-            (1, What::QueueIdle(queue)),
-            (2, What::Ready),
-            (2, What::QueueReady(queue)),
-            (1, What::Idle),
+            (2, EventKind::TaskAdded(String::new())),
+            (1, EventKind::QueueIdle(queue)),
+            (2, EventKind::Busy),
+            (2, EventKind::QueueBusy(queue)),
+            (1, EventKind::Idle),
         ];
-        assert_eq!(events.into_iter().map(|event| (event.task, event.what)).collect::<Vec<_>>(), wanted);
+        assert_eq!(events.into_iter().map(|event| (event.task, event.kind)).collect::<Vec<_>>(), wanted);
         coordinator.set_queue_hints(program.id, 1, Hints::default(), Nanos(3 * MS));
         assert_eq!(of_queues(&mut coordinator), [], "it is there already");
     }
@@ -351,9 +356,9 @@ mod tests {
         program.launch(0, 1);
         coordinator.step(Nanos(2 * MS));
         let queue = program.handle(0);
-        assert_eq!(of_queues(&mut coordinator), [What::QueueReady(queue)]);
+        assert_eq!(of_queues(&mut coordinator), [EventKind::QueueBusy(queue)]);
         program.launch(0, 1);
         coordinator.step(Nanos(12 * MS));
-        assert_eq!(of_queues(&mut coordinator), [What::Launched { queue, count: 2 }]);
+        assert_eq!(of_queues(&mut coordinator), [EventKind::Launched { queue, count: 2 }]);
     }
 }

@@ -140,7 +140,7 @@ impl Coordinator {
     fn is_off(&self, place: usize) -> bool {
         self.programs.iter().all(|program| {
             let mut queues = program.queues.iter().filter(|queue| queue.place == Some(place) && queue.ready);
-            queues.all(|queue| program.page.slot(queue.slot).is_none_or(Slot::is_off))
+            queues.all(|queue| program.page.slot(queue.slot).is_none_or(Slot::is_drained))
         })
     }
 }

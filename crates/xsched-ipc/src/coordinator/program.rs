@@ -17,7 +17,7 @@ use xsched_core::{DeviceId, Hints, Nanos, Order, Process};
 
 use super::{ClientId, Coordinator, QUEUES_PER_USER, queue_id};
 use crate::page::{Dependencies, Page, Slot};
-use crate::protocol::What;
+use crate::protocol::EventKind;
 
 pub(super) struct Program {
     pub(super) id: ClientId,
@@ -151,7 +151,7 @@ impl Program {
         }
         if stopping {
             // Before the word: whoever is held by it asks at once whether we are alive.
-            self.page.beat(now);
+            self.page.set_heartbeat(now);
         }
         slot.gate.give(order);
         // A queue that was free did not count its work: only its program knows whether it has any.
@@ -194,7 +194,7 @@ impl Coordinator {
     pub(super) fn look_at_place(&mut self, place: usize, now: Nanos) {
         let page = Arc::clone(&self.programs[place].page);
         // Before looking: whoever rings from here on has news.
-        page.answer();
+        page.acknowledge();
         let mut next = 0;
         let mut waits = false;
         for (index, slot) in page.used_slots() {
@@ -246,7 +246,7 @@ impl Coordinator {
         program.queues.insert(next, Queue::new(slot, device));
         self.out_of_line = true;
         if self.table.tasks().len() > tasks {
-            self.note_task(task, now, || What::Came(String::new()));
+            self.note_task(task, now, || EventKind::TaskAdded(String::new()));
         }
         true
     }
@@ -266,7 +266,7 @@ impl Coordinator {
     fn look_at_queue(&mut self, place: usize, next: usize, slot: &Slot, now: Nanos) -> bool {
         let program = &mut self.programs[place];
         let queue = &mut program.queues[next];
-        queue.waits = slot.waits();
+        queue.waits = slot.dependencies();
         queue.sync_bound = slot.gate.is_sync_bound();
         let cost = slot.switch_cost();
         self.out_of_line |= std::mem::replace(&mut queue.switch_cost, cost) != cost;
@@ -281,7 +281,7 @@ impl Coordinator {
                 && self.events.is_some()
                 && let Some(task) = self.table.task_of(id)
             {
-                self.note_task(task, now, || if ready { What::Ready } else { What::Idle });
+                self.note_task(task, now, || if ready { EventKind::Busy } else { EventKind::Idle });
             }
         }
         if self.events.is_some() {

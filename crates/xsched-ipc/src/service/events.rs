@@ -4,7 +4,7 @@ use xsched_core::Nanos;
 
 use super::Service;
 use super::session::Role;
-use crate::protocol::{Event, Reply, What};
+use crate::protocol::{Event, EventKind, Reply};
 
 /// How long events are gathered before they are sent.
 const GATHER: Nanos = Nanos::from_millis(10);
@@ -45,7 +45,7 @@ impl Service {
         let lost = self.coordinator.take_events(&mut self.events);
         // A program that came is named while it is still here to be asked.
         for event in &mut self.events[before..] {
-            if let What::Came(name) = &mut event.what {
+            if let EventKind::TaskAdded(name) = &mut event.kind {
                 let programs = self.sessions.iter().filter_map(|session| session.program());
                 let mut whose = programs.filter(|program| program.process == event.pid);
                 *name = whose.next().map_or_else(String::new, |program| program.name().to_owned());
@@ -108,7 +108,7 @@ impl Service {
 
     /// What other users' programs are called is their own affair.
     fn as_seen_by(&self, mut event: Event, uid: u32, sees_all: bool) -> Event {
-        if !sees_all && let What::Came(name) = &mut event.what {
+        if !sees_all && let EventKind::TaskAdded(name) = &mut event.kind {
             let own = self.sessions.iter().any(|session| {
                 session.peer.uid == uid
                     && session.program().is_some_and(|program| program.process == event.pid)

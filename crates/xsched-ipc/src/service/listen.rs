@@ -100,7 +100,7 @@ pub fn default_socket() -> PathBuf {
 }
 
 /// Asks the service at `socket`, if there is one, to end, and waits until its place is free.
-pub fn ask_to_leave(socket: &Path, patience: Duration) -> Result<(), StartError> {
+pub fn request_shutdown(socket: &Path, patience: Duration) -> Result<(), StartError> {
     let Ok(connection) = Connection::to(socket) else { return Ok(()) };
     let failed = |why: String| StartError::DoesNotLeave { path: socket.to_owned(), why };
     connection.send(&Request::Stop, None, false).map_err(|error| failed(error.to_string()))?;

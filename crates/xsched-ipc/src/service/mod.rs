@@ -48,7 +48,7 @@ use crate::notifier::Notifier;
 use crate::protocol::Event;
 use crate::socket::LONGEST;
 
-pub use self::listen::{StartError, ask_to_leave, default_socket};
+pub use self::listen::{StartError, default_socket, request_shutdown};
 pub use self::permissions::{GROUP, Limit, Limits};
 pub use self::rules::{Glob, Rule};
 

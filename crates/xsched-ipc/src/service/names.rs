@@ -41,7 +41,7 @@ impl Names {
     }
 
     pub(super) fn answers(&self) -> Vec<Answer> {
-        self.notifier.answer();
+        self.notifier.acknowledge();
         std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

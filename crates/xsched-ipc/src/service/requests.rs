@@ -288,11 +288,11 @@ impl Service {
         let Some(client) = client.map(|program| program.client) else {
             // Still worth saying before there is anybody to give them to.
             hint_request.applied_to(Hints::default()).map_err(|error| error.to_string())?;
-            return Ok(Reply::Had(None));
+            return Ok(Reply::PreviousHints(None));
         };
         let had = self.coordinator.hints(client).unwrap_or_default();
         self.set(peer, &own, hint_request)?;
-        Ok(Reply::Had(Some(HintRequest::for_all_of(had))))
+        Ok(Reply::PreviousHints(Some(HintRequest::for_all_of(had))))
     }
 
     fn suspend(&mut self, peer: Peer, target: &Target, suspended: bool) -> Answer {

@@ -99,7 +99,7 @@ impl From<JoinError> for Failure {
         match error {
             JoinError::Level(error) => error.into(),
             JoinError::NoSlot => Self::not_allowed(error),
-            JoinError::NoAgent(_) => Self::unknown(error),
+            JoinError::NoThread(_) => Self::unknown(error),
         }
     }
 }
@@ -114,9 +114,9 @@ impl From<HintFailure> for Failure {
     fn from(error: HintFailure) -> Self {
         match error {
             HintFailure::OutOfRange(error) => error.into(),
-            HintFailure::Unknown => Self::not_found(error),
-            HintFailure::TooMany | HintFailure::Refused(_) => Self::not_allowed(error),
-            HintFailure::Silent => Self { code: kXSchedErrorBadResponse, why: error.to_string() },
+            HintFailure::UnknownQueue => Self::not_found(error),
+            HintFailure::TooManyQueueHints | HintFailure::Refused(_) => Self::not_allowed(error),
+            HintFailure::NoReply => Self { code: kXSchedErrorBadResponse, why: error.to_string() },
         }
     }
 }

@@ -47,7 +47,7 @@ fn runtime() -> Answer<&'static Runtime> {
 fn set_scheduler(scheduler: XSchedulerType, policy: XPolicyType) -> Answer {
     let client = runtime()?.client();
     match scheduler {
-        kSchedulerAppManaged => client.schedule_nobody(),
+        kSchedulerAppManaged => client.use_no_scheduler(),
         kSchedulerLocal => {
             let number = u32::try_from(policy).ok();
             let known = POLICIES.iter().find(|known| Some(known.number) == number);
@@ -57,9 +57,9 @@ fn set_scheduler(scheduler: XSchedulerType, policy: XPolicyType) -> Answer {
                     POLICIES.len()
                 ))
             })?;
-            client.schedule_itself(known, client.params(), runtime()?.environment().hints())?;
+            client.use_local_scheduler(known, client.params(), runtime()?.environment().hints())?;
         }
-        kSchedulerGlobal => client.schedule_by_service(runtime()?.introduction())?,
+        kSchedulerGlobal => client.use_service(runtime()?.introduction())?,
         _ => {
             return Err(Failure::invalid(format_args!(
                 "scheduler {scheduler} does not exist: allowed is 1 (the program), 2 (local) and 3 (the service)"

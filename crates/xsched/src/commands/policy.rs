@@ -107,7 +107,7 @@ fn at_work(
 ) -> anyhow::Result<AtWork> {
     let changes = name.is_some() || timeslice_us.is_some() || k.is_some();
     let k = k.map(usize::try_from).transpose()?;
-    match tool.ask(&Request::Policy { name, timeslice_us, k })? {
+    match tool.request(&Request::Policy { name, timeslice_us, k })? {
         Reply::Policy { name, timeslice_us, k } => Ok(AtWork { policy: name, timeslice_us, k }),
         // A change may be answered with no more than that it was done.
         Reply::Done if changes => at_work(tool, None, None, None),

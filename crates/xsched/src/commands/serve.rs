@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let options = options(args)?;
     let socket = options.socket.clone();
     if args.replace {
-        service::ask_to_leave(&socket, PATIENCE)?;
+        service::request_shutdown(&socket, PATIENCE)?;
     }
     let policy = options.policy;
     let service = Service::bind(options)?;

@@ -157,7 +157,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         requests.push(Request::Resume(target.clone()));
     }
     for request in &requests {
-        tool.ask(request).with_context(whom)?;
+        tool.request(request).with_context(whom)?;
     }
     let after = tool.status()?;
     let mut out = io::stdout().lock();

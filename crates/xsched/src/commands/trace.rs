@@ -138,13 +138,13 @@ impl Recording {
     fn make(&mut self, tool: Option<Tool>, args: &Args, file: File) -> anyhow::Result<()> {
         let tool = if let Some(tool) = tool {
             // Listening before the command starts: its first launch is in the trace.
-            tool.begin(&Request::Trace)?;
+            tool.send(&Request::Trace)?;
             self.child = spawn(&args.command)?;
             tool
         } else {
             self.child = spawn(&args.command)?;
             let tool = self.await_service()?;
-            tool.begin(&Request::Trace)?;
+            tool.send(&Request::Trace)?;
             tool
         };
         let status = Tool::connect_to_first(vec![tool.at().to_owned()])?.status()?;
@@ -200,7 +200,7 @@ impl Recording {
         loop {
             // What has been sent by the time it is over still belongs to the trace.
             let pause = if over { Duration::ZERO } else { self.pause() };
-            let reply = if tool.wait(pause)? { Some(tool.next()?) } else { None };
+            let reply = if tool.wait(pause)? { Some(tool.next_reply()?) } else { None };
             let nothing = reply.is_none();
             match reply {
                 Some(Reply::Events { events, lost }) => {

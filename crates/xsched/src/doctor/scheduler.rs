@@ -59,18 +59,20 @@ fn unreachable(machine: &Machine, error: &ToolError) -> Check {
             format!("a scheduler listens at {}, but this user may not talk to it", at.display()),
             "ask to be put into the group `xsched`: `sudo usermod -aG xsched $USER`, then log in again",
         ),
-        ToolError::Silent { .. } => Check::problem(
+        ToolError::NoReply { .. } => Check::problem(
             HERE,
             "service",
             error.to_string(),
             "look whether it is stopped (`ps`), then end it and start it again; programs run on without it",
         ),
-        ToolError::Broken { .. } | ToolError::Unexpected { .. } | ToolError::Refused(_) => Check::problem(
-            HERE,
-            "service",
-            error.to_string(),
-            format!("restart it so that it is version {OUR_VERSION}, as this program is"),
-        ),
+        ToolError::ConnectionFailed { .. } | ToolError::UnexpectedReply { .. } | ToolError::Refused(_) => {
+            Check::problem(
+                HERE,
+                "service",
+                error.to_string(),
+                format!("restart it so that it is version {OUR_VERSION}, as this program is"),
+            )
+        }
     }
 }
 

@@ -60,7 +60,7 @@ fn failed(error: ToolError) -> Response {
 }
 
 fn done(tool: &Tool, ask: &Ask) -> Answer {
-    match tool.ask(ask).map_err(failed)? {
+    match tool.request(ask).map_err(failed)? {
         // A changed policy may be answered with the policy.
         Reply::Done | Reply::Policy { .. } => Ok(Response::json(&json!({ "info": "success" }))),
         _ => Err(failed(tool.unexpected())),
@@ -114,7 +114,7 @@ fn process_json(status: &Status, pid: u32) -> Value {
 
 fn policy(tool: &Tool) -> Answer {
     let ask = Ask::Policy { name: None, timeslice_us: None, k: None };
-    let Reply::Policy { name, .. } = tool.ask(&ask).map_err(failed)? else {
+    let Reply::Policy { name, .. } = tool.request(&ask).map_err(failed)? else {
         return Err(failed(tool.unexpected()));
     };
     // A policy this program does not know has the reference's number for that.

@@ -139,7 +139,7 @@ fn answer_metrics(service: PathBuf) -> Handler {
 fn metrics_of(service: &Path) -> Result<String, ToolError> {
     let tool = Tool::connect_to_first(vec![service.to_owned()])?;
     let mut page = String::new();
-    let mut reply = tool.ask(&Ask::Metrics)?;
+    let mut reply = tool.request(&Ask::Metrics)?;
     loop {
         let Reply::Metrics { text, more } = reply else { return Err(tool.unexpected()) };
         page.push_str(&text);
@@ -147,8 +147,8 @@ fn metrics_of(service: &Path) -> Result<String, ToolError> {
             return Ok(page);
         }
         if !tool.wait(PATIENCE)? {
-            return Err(ToolError::Silent { at: service.to_owned() });
+            return Err(ToolError::NoReply { at: service.to_owned() });
         }
-        reply = tool.next()?;
+        reply = tool.next_reply()?;
     }
 }

@@ -97,5 +97,5 @@ fn look(tool: &mut Option<Tool>) -> Result<Status, ToolError> {
 
 fn ask(tool: Option<&Tool>, request: &Request) -> Result<(), String> {
     let tool = tool.ok_or("there is no scheduler to ask")?;
-    tool.ask(request).map(drop).map_err(|error| error.to_string())
+    tool.request(request).map(drop).map_err(|error| error.to_string())
 }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use xsched_core::DeviceId;
-use xsched_ipc::protocol::{Event, Status, TaskState, What};
+use xsched_ipc::protocol::{Event, EventKind, Status, TaskState};
 
 use super::chrome::{Chrome, Track};
 
@@ -169,11 +169,11 @@ impl<W: Write> Converter<W> {
         }
         let scheduler = Track { pid: self.service, task: 0 };
         let at = self.latest - self.origin;
-        match &event.what {
-            What::Round(took) => self.file.slice(scheduler, "round", at, *took),
-            What::Policy(name) => self.file.instant(scheduler, &format!("policy {name}"), at),
-            What::Came(name) => self.meet(event.task, event.pid, event.device, Some(name)),
-            What::Gone => {
+        match &event.kind {
+            EventKind::Decision(took) => self.file.slice(scheduler, "round", at, *took),
+            EventKind::PolicyChanged(name) => self.file.instant(scheduler, &format!("policy {name}"), at),
+            EventKind::TaskAdded(name) => self.meet(event.task, event.pid, event.device, Some(name)),
+            EventKind::TaskRemoved => {
                 self.end(event.task)?;
                 self.tasks.remove(&event.task);
                 if !self.tasks.values().any(|task| task.pid == event.pid) {
@@ -185,12 +185,12 @@ impl<W: Write> Converter<W> {
             what => {
                 self.meet(event.task, event.pid, event.device, None)?;
                 match what {
-                    What::Ready => self.turn(event.task, Some(true), None),
-                    What::Idle => self.turn(event.task, Some(false), None),
-                    What::Run => self.turn(event.task, None, Some(false)),
-                    What::QueueReady(queue) => self.turn_queue(event.task, *queue, true),
-                    What::QueueIdle(queue) => self.turn_queue(event.task, *queue, false),
-                    What::Launched { queue, count } => self.launched(event.task, *queue, *count),
+                    EventKind::Busy => self.turn(event.task, Some(true), None),
+                    EventKind::Idle => self.turn(event.task, Some(false), None),
+                    EventKind::Running => self.turn(event.task, None, Some(false)),
+                    EventKind::QueueBusy(queue) => self.turn_queue(event.task, *queue, true),
+                    EventKind::QueueIdle(queue) => self.turn_queue(event.task, *queue, false),
+                    EventKind::Launched { queue, count } => self.launched(event.task, *queue, *count),
                     _ => self.turn(event.task, None, Some(true)),
                 }
             }

@@ -104,8 +104,8 @@ impl Program {
 
     /// A new queue; its slot.
     pub(crate) fn queue(&self, threshold: u32) -> usize {
-        let slot = self.page.take_slot(DeviceId(DEVICE)).unwrap();
-        self.page.slot(slot).unwrap().show_settings(1, threshold, threshold / 2);
+        let slot = self.page.allocate_slot(DeviceId(DEVICE)).unwrap();
+        self.page.slot(slot).unwrap().publish_settings(1, threshold, threshold / 2);
         self.connection.notify();
         slot
     }

@@ -65,7 +65,7 @@ impl Joined {
         let page = Page::attach(&fd)?;
         let took = Nanos::now() - began;
         for _ in 0..queues {
-            page.take_slot(DeviceId(1)).context("a page has no more slots")?;
+            page.allocate_slot(DeviceId(1)).context("a page has no more slots")?;
         }
         let joined = Self { connection, page, fd, took };
         joined.notify();

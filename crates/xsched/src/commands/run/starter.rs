@@ -37,11 +37,11 @@ pub(super) fn make_sure_of_service() -> anyhow::Result<()> {
 
 fn answers(service: &Tool, patience: Duration) -> anyhow::Result<()> {
     // This process becomes the program, which may take minutes until it uses its device.
-    service.begin(&Request::Expect)?;
+    service.send(&Request::Expect)?;
     if !service.wait(patience)? {
         bail!("the one at {} does not answer", service.at().display());
     }
-    service.next()?;
+    service.next_reply()?;
     Ok(())
 }
 

@@ -7,8 +7,8 @@ use super::*;
 
 const DEVICE: u64 = 0x2_0000_0030;
 
-fn event(at_ns: u64, task: u64, what: What) -> Event {
-    Event { at_ns, task, pid: 100 + u32::try_from(task).unwrap(), device: DEVICE, what }
+fn event(at_ns: u64, task: u64, what: EventKind) -> Event {
+    Event { at_ns, task, pid: 100 + u32::try_from(task).unwrap(), device: DEVICE, kind: what }
 }
 
 fn status(tasks: &[(u64, TaskState)]) -> Status {
@@ -66,12 +66,12 @@ fn work_is_running_held_and_running_again() {
     let trace = trace(
         &status(&[]),
         &[
-            event(2_000, 1, What::Came("train".into())),
-            event(2_000, 1, What::Ready),
-            event(3_001, 1, What::Hold),
-            event(4_000, 1, What::Run),
-            event(6_000, 1, What::Idle),
-            event(7_000, 1, What::Gone),
+            event(2_000, 1, EventKind::TaskAdded("train".into())),
+            event(2_000, 1, EventKind::Busy),
+            event(3_001, 1, EventKind::Held),
+            event(4_000, 1, EventKind::Running),
+            event(6_000, 1, EventKind::Idle),
+            event(7_000, 1, EventKind::TaskRemoved),
         ],
     );
     let wanted =
@@ -94,13 +94,13 @@ fn queues_have_work_of_their_own_and_the_orders_of_their_task() {
     let trace = trace(
         &status(&[]),
         &[
-            event(2_000, 1, What::Ready),
-            event(2_000, 1, What::QueueReady(0x1_0000_0000)),
-            event(3_000, 1, What::Hold),
-            event(4_000, 1, What::QueueReady(0x1_0000_0001)),
-            event(5_000, 1, What::Run),
-            event(6_000, 1, What::QueueIdle(0x1_0000_0000)),
-            event(7_000, 1, What::Gone),
+            event(2_000, 1, EventKind::Busy),
+            event(2_000, 1, EventKind::QueueBusy(0x1_0000_0000)),
+            event(3_000, 1, EventKind::Held),
+            event(4_000, 1, EventKind::QueueBusy(0x1_0000_0001)),
+            event(5_000, 1, EventKind::Running),
+            event(6_000, 1, EventKind::QueueIdle(0x1_0000_0000)),
+            event(7_000, 1, EventKind::TaskRemoved),
         ],
     );
     let first = track(&trace, "queue 0x100000000 of task 1");
@@ -114,7 +114,7 @@ fn queues_have_work_of_their_own_and_the_orders_of_their_task() {
 
 #[test]
 fn launches_of_a_queue_add_up() {
-    let launched = |at, task, queue, count| event(at, task, What::Launched { queue, count });
+    let launched = |at, task, queue, count| event(at, task, EventKind::Launched { queue, count });
     let trace = trace(
         &status(&[(1, TaskState::Running)]),
         &[launched(2_000, 1, 0x10, 3), launched(2_500, 1, 0x11, u64::MAX), launched(3_000, 1, 0x10, 40)],
@@ -147,7 +147,8 @@ fn queues_begin_with_what_the_status_says() {
         ],
         ..status(&[(1, TaskState::Running), (2, TaskState::Held), (3, TaskState::Idle)])
     };
-    let trace = trace(&status, &[event(5_000, 3, What::Ready), event(5_000, 3, What::QueueReady(0x30))]);
+    let trace =
+        trace(&status, &[event(5_000, 3, EventKind::Busy), event(5_000, 3, EventKind::QueueBusy(0x30))]);
     assert_eq!(slices(&trace, track(&trace, "queue 0x10 of task 1")), [slice("runs", 0, 8_000)]);
     assert_eq!(slices(&trace, track(&trace, "queue 0x20 of task 2")), [slice("waits", 0, 8_000)]);
     assert_eq!(slices(&trace, track(&trace, "queue 0x30 of task 3")), [slice("waits", 4_000, 8_000)]);
@@ -164,7 +165,7 @@ fn states_that_began_before_and_end_after_fill_the_trace() {
             (3, TaskState::Idle),
             (4, TaskState::Suspended),
         ]),
-        &[event(500, 1, What::Idle), event(5_000, 2, What::Run)],
+        &[event(500, 1, EventKind::Idle), event(5_000, 2, EventKind::Running)],
     );
     assert_eq!(
         slices(&trace, 1),
@@ -178,8 +179,10 @@ fn states_that_began_before_and_end_after_fill_the_trace() {
 
 #[test]
 fn a_task_held_in_the_moment_it_becomes_ready_never_ran() {
-    let trace =
-        trace(&status(&[(1, TaskState::Idle)]), &[event(2_000, 1, What::Ready), event(2_000, 1, What::Hold)]);
+    let trace = trace(
+        &status(&[(1, TaskState::Idle)]),
+        &[event(2_000, 1, EventKind::Busy), event(2_000, 1, EventKind::Held)],
+    );
     assert_eq!(slices(&trace, 1), [slice("held", 1_000, 8_000)]);
     assert_eq!(named(&trace, "preempted").len(), 0);
 }
@@ -188,7 +191,10 @@ fn a_task_held_in_the_moment_it_becomes_ready_never_ran() {
 fn rounds_and_policies_have_the_scheduler_s_track() {
     let trace = trace(
         &status(&[]),
-        &[event(2_000, 0, What::Round(1_500)), event(4_000, 0, What::Policy("UP".into()))],
+        &[
+            event(2_000, 0, EventKind::Decision(1_500)),
+            event(4_000, 0, EventKind::PolicyChanged("UP".into())),
+        ],
     );
     let round = named(&trace, "round")[0];
     assert_eq!((&round["pid"], ns(&round["ts"]), ns(&round["dur"])), (&Value::from(7), 1_000, 1_500));
@@ -200,10 +206,10 @@ fn the_number_of_running_tasks_is_a_counter() {
     let trace = trace(
         &status(&[(1, TaskState::Running)]),
         &[
-            event(2_000, 2, What::Ready),
-            event(2_000, 1, What::Hold),
-            event(3_000, 2, What::Idle),
-            event(3_000, 1, What::Run),
+            event(2_000, 2, EventKind::Busy),
+            event(2_000, 1, EventKind::Held),
+            event(3_000, 2, EventKind::Idle),
+            event(3_000, 1, EventKind::Running),
         ],
     );
     let counters = named(&trace, "tasks on 0000:00:06.0");
@@ -221,9 +227,9 @@ fn names_are_escaped_and_come_once() {
     let trace = trace(
         &status(&[]),
         &[
-            event(2_000, 1, What::Came(name.into())),
-            event(3_000, 1, What::Ready),
-            event(4_000, 2, What::Ready),
+            event(2_000, 1, EventKind::TaskAdded(name.into())),
+            event(3_000, 1, EventKind::Busy),
+            event(4_000, 2, EventKind::Busy),
         ],
     );
     let processes: Vec<_> =
@@ -237,11 +243,11 @@ fn names_are_escaped_and_come_once() {
 #[test]
 fn a_gap_is_shown_and_nothing_made_up_across_it() {
     let mut converter = Converter::new(Vec::new(), &status(&[(1, TaskState::Running)])).unwrap();
-    converter.event(&event(2_000, 1, What::QueueReady(0x10))).unwrap();
-    converter.event(&event(3_000, 2, What::Ready)).unwrap();
+    converter.event(&event(2_000, 1, EventKind::QueueBusy(0x10))).unwrap();
+    converter.event(&event(3_000, 2, EventKind::Busy)).unwrap();
     converter.lost(0).unwrap();
     converter.lost(17).unwrap();
-    converter.event(&event(5_000, 1, What::Ready)).unwrap();
+    converter.event(&event(5_000, 1, EventKind::Busy)).unwrap();
     assert_eq!(converter.counts(), (3, 17));
     let trace = read(converter);
     assert_eq!(slices(&trace, 1), [slice("running", 0, 2_000), slice("running", 4_000, 8_000)]);
@@ -261,16 +267,16 @@ fn rubbish_makes_no_overlapping_slices() {
     let events: Vec<Event> = (0..5_000)
         .map(|_| {
             let what = match random(11) {
-                0 => What::Came(format!("name {}", random(3))),
-                1 => What::Gone,
-                2 | 3 => What::Ready,
-                4 => What::Idle,
-                5 => What::Run,
-                6 => What::Hold,
-                7 => What::QueueReady(random(3)),
-                8 => What::QueueIdle(random(3)),
-                9 => What::Launched { queue: random(3), count: random(100) },
-                _ => What::Round(random(50)),
+                0 => EventKind::TaskAdded(format!("name {}", random(3))),
+                1 => EventKind::TaskRemoved,
+                2 | 3 => EventKind::Busy,
+                4 => EventKind::Idle,
+                5 => EventKind::Running,
+                6 => EventKind::Held,
+                7 => EventKind::QueueBusy(random(3)),
+                8 => EventKind::QueueIdle(random(3)),
+                9 => EventKind::Launched { queue: random(3), count: random(100) },
+                _ => EventKind::Decision(random(50)),
             };
             event(900 + random(7_000), 1 + random(4), what)
         })
@@ -292,7 +298,12 @@ fn rubbish_makes_no_overlapping_slices() {
 fn tasks_that_are_gone_are_forgotten() {
     let mut converter = Converter::new(Vec::new(), &status(&[])).unwrap();
     for task in 1..=1_000 {
-        for what in [What::Came("a".into()), What::Ready, What::QueueReady(task), What::Gone] {
+        for what in [
+            EventKind::TaskAdded("a".into()),
+            EventKind::Busy,
+            EventKind::QueueBusy(task),
+            EventKind::TaskRemoved,
+        ] {
             converter.event(&event(1_000 + task, task, what)).unwrap();
         }
     }
