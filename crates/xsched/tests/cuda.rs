@@ -116,11 +116,14 @@ fn whoever_wants_to_know_is_told_why_there_is_no_higher_level() {
     };
     assert!(said("").contains("CUDA is scheduled at level 3\n"));
     for (without, what) in [
-        ("timeslices", "at level 2; level 3 is not there: the driver refuses control 0xa06c0103 "),
-        ("resource-manager", "at level 2; level 3 is not there: no channel group of the program was seen"),
+        ("timeslices", "at level 2; level 3 is not available: the driver refuses control 0xa06c0103 "),
+        (
+            "resource-manager",
+            "at level 2; level 3 is not available: no channel group of the program was seen",
+        ),
         (
             "resource-manager,memory-waits",
-            "at level 1; level 2 is not there: the driver refuses waits in a stream (error 801); level 3 is not there: ",
+            "at level 1; level 2 is not available: the driver refuses memory waits in a stream (error 801); level 3 is not available: ",
         ),
     ] {
         let told = said(without);

@@ -8,4 +8,6 @@
 pub(crate) mod cuda;
 pub(crate) mod hip;
 pub(crate) mod opencl;
+#[cfg(test)]
+mod test_support;
 pub(crate) mod xsim;

@@ -1,5 +1,5 @@
-//! Contexts that end. With them end their streams, and what the device could reach of our memory: neither may be used
-//! afterwards, by our own threads least of all.
+//! Destruction of contexts. A context's streams end with it, and so does the device's access to its stop words: after the
+//! driver has destroyed a context, no thread of this library may use either.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,44 +7,46 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use xsched_core::DeviceId;
 use xsched_interpose::run_isolated;
 
-use super::board;
-use super::hardware::device_numbered;
+use super::stop_words;
+use super::stream::device_with_ordinal;
 use super::vendor::{self, Code, Context};
 use crate::runtime::{Runtime, existing_runtime};
 
-/// Those in which we have met streams, by their address, and where they are.
-fn met() -> MutexGuard<'static, Vec<(usize, DeviceId)>> {
-    static MET: Mutex<Vec<(usize, DeviceId)>> = Mutex::new(Vec::new());
-    MET.lock().unwrap_or_else(PoisonError::into_inner)
+/// The contexts that have scheduled streams, by address, each with its GPU.
+fn contexts() -> MutexGuard<'static, Vec<(usize, DeviceId)>> {
+    static CONTEXTS: Mutex<Vec<(usize, DeviceId)>> = Mutex::new(Vec::new());
+    CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A stream of this context is ours from now on.
-pub(super) fn meet(context: Context, device: DeviceId) {
-    let mut met = met();
-    if !met.contains(&(context.addr(), device)) {
-        met.push((context.addr(), device));
+/// Records that a stream of this context is scheduled.
+pub(super) fn record(context: Context, device: DeviceId) {
+    let mut contexts = contexts();
+    if !contexts.contains(&(context.addr(), device)) {
+        contexts.push((context.addr(), device));
     }
 }
 
-/// Calls `real`, which ends a context.
-pub(super) fn destroyed(real: impl FnOnce() -> Code, context: Context) -> Code {
-    ending(real, || vec![context.addr()])
+/// Calls `real`, which destroys a context.
+pub(super) fn destroy(real: impl FnOnce() -> Code, context: Context) -> Code {
+    around_destruction(real, || vec![context.addr()])
 }
 
-/// Calls `real`, which ends the context that libraries share on a device. Nothing says which of those on the device that
-/// is: streams of the others are met again when something is launched there.
-pub(super) fn reset(real: impl FnOnce() -> Code, device: c_int) -> Code {
-    ending(real, || on(device))
+/// Calls `real`, which resets the primary context of a device. The driver does not report which context is the primary one,
+/// so the streams of all contexts of the device are retired. Those of the other contexts are adopted again at their next
+/// launch.
+pub(super) fn reset_primary(real: impl FnOnce() -> Code, device: c_int) -> Code {
+    around_destruction(real, || contexts_on(device))
 }
 
-/// The same for one that only does so if nobody else has a hold on the context, which is known when it has been done.
-pub(super) fn released(real: impl FnOnce() -> Code, device: c_int) -> Code {
+/// Calls `real`, which releases the primary context of a device. Only the last release destroys the context, and whether it
+/// was the last is known only afterwards.
+pub(super) fn release_primary(real: impl FnOnce() -> Code, device: c_int) -> Code {
     let code = real();
     if let Some(runtime) = existing_runtime().filter(|_| code == vendor::SUCCESS) {
         run_isolated(|| {
-            if !is_there(device) {
-                for context in on(device) {
-                    end(runtime, context);
+            if !is_primary_active(device) {
+                for context in contexts_on(device) {
+                    forget(runtime, context);
                 }
             }
         });
@@ -52,12 +54,12 @@ pub(super) fn released(real: impl FnOnce() -> Code, device: c_int) -> Code {
     code
 }
 
-fn ending(real: impl FnOnce() -> Code, which: impl FnOnce() -> Vec<usize>) -> Code {
-    // A child of the program has nothing to end until it has queues of its own.
+fn around_destruction(real: impl FnOnce() -> Code, destroyed: impl FnOnce() -> Vec<usize>) -> Code {
+    // A child after fork has no streams before it creates its own.
     let Some(runtime) = existing_runtime() else { return real() };
     let mut contexts = Vec::new();
     run_isolated(|| {
-        contexts = which();
+        contexts = destroyed();
         for context in &contexts {
             runtime.retire_all_of(*context);
         }
@@ -65,28 +67,28 @@ fn ending(real: impl FnOnce() -> Code, which: impl FnOnce() -> Vec<usize>) -> Co
     let code = real();
     run_isolated(|| {
         for context in contexts {
-            end(runtime, context);
+            forget(runtime, context);
         }
     });
     code
 }
 
-fn end(runtime: &Runtime, context: usize) {
+fn forget(runtime: &Runtime, context: usize) {
     runtime.retire_all_of(context);
-    board::forget(context);
-    met().retain(|(known, _)| *known != context);
+    stop_words::forget_context(context);
+    contexts().retain(|(known, _)| *known != context);
 }
 
-fn on(device: c_int) -> Vec<usize> {
-    let Some(device) = device_numbered(device) else { return Vec::new() };
-    met().iter().filter(|(_, its)| *its == device).map(|(context, _)| *context).collect()
+fn contexts_on(device: c_int) -> Vec<usize> {
+    let Some(device) = device_with_ordinal(device) else { return Vec::new() };
+    contexts().iter().filter(|(_, on)| *on == device).map(|(context, _)| *context).collect()
 }
 
-/// Whether the context that libraries share on a device is there.
-fn is_there(device: c_int) -> bool {
+/// Whether the primary context of a device exists. Also true if the driver does not report it.
+fn is_primary_active(device: c_int) -> bool {
     let (mut flags, mut active) = (0, 1);
-    let Some(ask) = vendor::PRIMARY_STATE.get() else { return true };
-    // SAFETY: the places have room for the answers.
-    let code = unsafe { ask(device, &raw mut flags, &raw mut active) };
+    let Some(primary_state) = vendor::PRIMARY_STATE.get() else { return true };
+    // SAFETY: `flags` and `active` have room for the results.
+    let code = unsafe { primary_state(device, &raw mut flags, &raw mut active) };
     code != vendor::SUCCESS || active != 0
 }

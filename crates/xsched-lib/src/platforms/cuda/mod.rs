@@ -1,17 +1,24 @@
 //! The NVIDIA platform: `libcuda.so.1`.
 //!
-//! Programs find the driver's functions in three ways, and all three lead here: by linking (our exports come first), by
-//! `dlsym` ([`crate::loader`]), and by the driver's own `cuGetProcAddress`.
+//! Programs reach the driver's functions in three ways, and each is intercepted: by linking, because the exports of a preloaded
+//! library come first; by `dlsym` ([`crate::loader`]); and by the driver's own `cuGetProcAddress`.
+//!
+//! * [`stream`]: a CUDA stream as a hardware queue. [`markers`]: the markers placed in it. [`stop_words`]: the memory through
+//!   which the device reports progress and learns whether to continue.
+//! * [`device`]: preemption of the process on one GPU, with the table of what each order does. [`resource_manager`]: the
+//!   control calls for time slices and channels.
+//! * [`contexts`]: destruction of contexts. [`capture`]: stream capture.
+//! * [`vendor`]: the driver's functions and types.
 
-mod board;
 mod capture;
 #[cfg(test)]
 mod conformance;
 mod contexts;
 mod device;
-mod hardware;
-mod marks;
-mod rm;
+mod markers;
+mod resource_manager;
+mod stop_words;
+mod stream;
 mod vendor;
 
 use std::cell::RefCell;
@@ -24,8 +31,8 @@ use crate::hooks::hooks;
 use crate::loader::Hook;
 use crate::runtime::{Runtime, runtime};
 use crate::tracked_queue::{Found, TrackedQueue, VendorQueue};
-use hardware::{CudaStream, current_device};
-pub(crate) use rm::watch_ioctl;
+pub(crate) use resource_manager::watch_ioctl;
+use stream::{CudaStream, current_device};
 use vendor::{Code, Context, LEGACY, LaunchConfig, PER_THREAD, Stream};
 
 hooks! {
@@ -37,9 +44,9 @@ hooks! {
     fn cuLaunchKernel_ptsz(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void, extra: *mut c_void) -> Code
         = |real, _, _, _, _, _, _, _, _, stream, _, _| launch(real, stream, PER_THREAD);
     fn cuLaunchKernelEx(config: *const LaunchConfig, f: *mut c_void, parameters: *mut c_void, extra: *mut c_void) -> Code
-        = |real, config, _, _, _| launch(real, stream_of(config), LEGACY);
+        = |real, config, _, _, _| launch(real, config_stream(config), LEGACY);
     fn cuLaunchKernelEx_ptsz(config: *const LaunchConfig, f: *mut c_void, parameters: *mut c_void, extra: *mut c_void) -> Code
-        = |real, config, _, _, _| launch(real, stream_of(config), PER_THREAD);
+        = |real, config, _, _, _| launch(real, config_stream(config), PER_THREAD);
     fn cuLaunchCooperativeKernel(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void) -> Code
         = |real, _, _, _, _, _, _, _, _, stream, _| launch(real, stream, LEGACY);
     fn cuLaunchCooperativeKernel_ptsz(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void) -> Code
@@ -51,23 +58,23 @@ hooks! {
     fn cuStreamQuery(stream: Stream) -> Code = |real, stream| query(real, stream, LEGACY);
     fn cuStreamQuery_ptsz(stream: Stream) -> Code = |real, stream| query(real, stream, PER_THREAD);
     fn cuCtxSynchronize() -> Code = synchronize_device;
-    fn cuEventSynchronize(event: *mut c_void) -> Code = |real, _| after_waiting(real);
-    fn cuMemcpy(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_waiting(real);
-    fn cuMemcpy_ptds(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_waiting(real);
-    fn cuMemcpyDtoH_v2(to: *mut c_void, from: usize, size: usize) -> Code = |real, _, _, _| after_waiting(real);
-    fn cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: usize, size: usize) -> Code = |real, _, _, _| after_waiting(real);
+    fn cuEventSynchronize(event: *mut c_void) -> Code = |real, _| after_wait(real);
+    fn cuMemcpy(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
+    fn cuMemcpy_ptds(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
+    fn cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
     fn cuStreamWaitEvent(stream: Stream, event: *mut c_void, flags: c_uint) -> Code
         = |real, stream, _, _| wait_for_event(real, stream, LEGACY);
     fn cuStreamWaitEvent_ptsz(stream: Stream, event: *mut c_void, flags: c_uint) -> Code
         = |real, stream, _, _| wait_for_event(real, stream, PER_THREAD);
     fn cuStreamDestroy(stream: Stream) -> Code = destroy;
     fn cuStreamDestroy_v2(stream: Stream) -> Code = destroy;
-    fn cuCtxDestroy(context: Context) -> Code = contexts::destroyed;
-    fn cuCtxDestroy_v2(context: Context) -> Code = contexts::destroyed;
-    fn cuDevicePrimaryCtxRelease(device: c_int) -> Code = contexts::released;
-    fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Code = contexts::released;
-    fn cuDevicePrimaryCtxReset(device: c_int) -> Code = contexts::reset;
-    fn cuDevicePrimaryCtxReset_v2(device: c_int) -> Code = contexts::reset;
+    fn cuCtxDestroy(context: Context) -> Code = contexts::destroy;
+    fn cuCtxDestroy_v2(context: Context) -> Code = contexts::destroy;
+    fn cuDevicePrimaryCtxRelease(device: c_int) -> Code = contexts::release_primary;
+    fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Code = contexts::release_primary;
+    fn cuDevicePrimaryCtxReset(device: c_int) -> Code = contexts::reset_primary;
+    fn cuDevicePrimaryCtxReset_v2(device: c_int) -> Code = contexts::reset_primary;
     fn cuStreamBeginCapture_v2(stream: Stream, mode: c_int) -> Code = |real, _, _| capture::begin(real);
     fn cuStreamBeginCapture_v2_ptsz(stream: Stream, mode: c_int) -> Code = |real, _, _| capture::begin(real);
     fn cuStreamBeginCaptureToGraph(stream: Stream, graph: *mut c_void, dependencies: *const c_void, data: *const c_void, count: usize, mode: c_int) -> Code
@@ -77,18 +84,19 @@ hooks! {
     fn cuStreamEndCapture(stream: Stream, graph: *mut *mut c_void) -> Code = |real, _, _| capture::end(real);
     fn cuStreamEndCapture_ptsz(stream: Stream, graph: *mut *mut c_void) -> Code = |real, _, _| capture::end(real);
     fn cuGetProcAddress(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64) -> Code
-        = answer_with_hook;
+        = get_proc_address;
     fn cuGetProcAddress_v2(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int) -> Code
-        = |real, symbol, found, version, flags, _| answer_with_hook(real, symbol, found, version, flags);
+        = |real, symbol, found, version, flags, _| get_proc_address(real, symbol, found, version, flags);
 }
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 const PER_THREAD_FUNCTIONS: u64 = 2;
-/// From this version on, some names stand for the second form of their function.
+/// From this version on, `cuGetProcAddress` stands for `cuGetProcAddress_v2`.
 const CUDA_12: c_int = 12_000;
 
-/// The driver's own look-up: what it finds is remembered, and our hook given out in its place.
-fn answer_with_hook(
+/// Calls `real`, the driver's own look-up function. If the function it found has a hook, stores its address for the hook and
+/// returns the hook to the program.
+fn get_proc_address(
     real: impl FnOnce() -> Code,
     symbol: *const c_char,
     found: *mut *mut c_void,
@@ -96,23 +104,24 @@ fn answer_with_hook(
     flags: u64,
 ) -> Code {
     let code = real();
-    // SAFETY: whoever asks for a name passes a C string.
-    let name = unsafe { vendor::name(symbol) };
+    // SAFETY: the program passes the same pointer to the driver, which reads a C string there.
+    let name = unsafe { vendor::symbol_name(symbol) };
     if code != vendor::SUCCESS || found.is_null() {
         return code;
     }
-    // SAFETY: the driver has just written its answer there.
+    // SAFETY: the driver has just written the address there.
     let address = unsafe { *found };
-    let hook = name.filter(|_| !address.is_null()).and_then(|name| hook_for(name, version, flags));
-    if let Some(hook) = hook.filter(|hook| is_the_form(hook, address)) {
+    let hook = name.filter(|_| !address.is_null()).and_then(|name| find_hook(name, version, flags));
+    if let Some(hook) = hook.filter(|hook| is_hooked_form(hook, address)) {
         // SAFETY: as above.
         unsafe { *found = hook.put_before(address) };
     }
     code
 }
 
-/// The driver is asked for a plain name and answers with one of several forms: which one follows from version and flags.
-fn hook_for(name: &CStr, version: c_int, flags: u64) -> Option<&'static Hook> {
+/// The hook for a name that is looked up. The driver has several forms of some functions, and returns one of them for the plain
+/// name, depending on version and flags.
+fn find_hook(name: &CStr, version: c_int, flags: u64) -> Option<&'static Hook> {
     let name = name.to_str().ok()?;
     let form = match name {
         "cuGetProcAddress" if version >= CUDA_12 => "cuGetProcAddress_v2",
@@ -124,37 +133,39 @@ fn hook_for(name: &CStr, version: c_int, flags: u64) -> Option<&'static Hook> {
         "cuStreamBeginCapture" => "cuStreamBeginCapture_v2",
         other => other,
     };
-    let is = |hook: &&Hook, suffix: &str| {
+    let has_suffix = |hook: &&Hook, suffix: &str| {
         hook.name
             .to_str()
-            .is_ok_and(|own| own.strip_suffix(suffix) == Some(form) || (suffix.is_empty() && own == form))
+            .is_ok_and(|name| name.strip_suffix(suffix) == Some(form) || (suffix.is_empty() && name == form))
     };
-    let per_thread = flags & PER_THREAD_FUNCTIONS != 0;
     let hooks = LIBRARY.hooks();
-    let of_thread = |hook: &&Hook| is(hook, "_ptsz") || is(hook, "_ptds");
-    let by_thread = per_thread.then(|| hooks.iter().find(of_thread)).flatten();
-    by_thread.or_else(|| hooks.iter().find(|hook| is(hook, "")))
+    let is_per_thread = |hook: &&Hook| has_suffix(hook, "_ptsz") || has_suffix(hook, "_ptds");
+    let wants_per_thread = flags & PER_THREAD_FUNCTIONS != 0;
+    let per_thread = wants_per_thread.then(|| hooks.iter().find(is_per_thread)).flatten();
+    per_thread.or_else(|| hooks.iter().find(|hook| has_suffix(hook, "")))
 }
 
-/// Newer drivers answer to this plain name with a function that takes a context: that one is not hooked.
-fn is_the_form(hook: &Hook, address: *mut c_void) -> bool {
+/// Newer drivers return a form of `cuCtxSynchronize` that takes a context, which is not hooked.
+fn is_hooked_form(hook: &Hook, address: *mut c_void) -> bool {
     hook.name != c"cuCtxSynchronize" || LIBRARY.find(hook.name) == address
 }
 
-fn stream_of(config: *const LaunchConfig) -> Stream {
-    // SAFETY: the driver is about to read the same place.
+fn config_stream(config: *const LaunchConfig) -> Stream {
+    // SAFETY: the program passes the same pointer to the driver, which reads a launch configuration there.
     if config.is_null() { std::ptr::null_mut() } else { unsafe { (*config).stream } }
 }
 
-/// What tells streams apart: handles are unique, but the default stream is each context's own, and one kind of it each
-/// thread's too.
-fn key(stream: Stream, default: usize) -> Option<usize> {
-    thread_local!(static HERE: u8 = const { 0 });
+/// The key under which a stream is known. Handles are unique except those of the default streams: each context has a legacy
+/// default stream, and each thread has a default stream in each context.
+fn stream_key(stream: Stream, default: usize) -> Option<usize> {
+    // The address of this variable is unique among the living threads.
+    thread_local!(static THREAD_ADDRESS: u8 = const { 0 });
     let handle = if stream.is_null() { default } else { stream.addr() };
     let key = match handle {
         LEGACY => current_context()?.addr() + LEGACY,
         PER_THREAD => {
-            HERE.with(|here| std::ptr::from_ref(here).addr()) ^ current_context()?.addr().rotate_left(20)
+            let thread = THREAD_ADDRESS.with(|address| std::ptr::from_ref(address).addr());
+            thread ^ current_context()?.addr().rotate_left(20)
         }
         _ => handle,
     };
@@ -163,22 +174,22 @@ fn key(stream: Stream, default: usize) -> Option<usize> {
 
 fn current_context() -> Option<Context> {
     let mut context = std::ptr::null_mut();
-    // SAFETY: the place has room for a handle.
+    // SAFETY: `context` has room for a handle.
     let code = unsafe { vendor::CTX_GET_CURRENT.get()?(&raw mut context) };
     (code == vendor::SUCCESS && !context.is_null()).then_some(context)
 }
 
 fn launch(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
-    launch_by(TrackedQueue::launch, real, stream, default)
+    launch_with(TrackedQueue::launch, real, stream, default)
 }
 
 fn launch_graph(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
-    launch_by(TrackedQueue::launch_large, real, stream, default)
+    launch_with(TrackedQueue::launch_large, real, stream, default)
 }
 
 #[inline]
-fn launch_by(
-    way: fn(&TrackedQueue, &mut dyn FnMut()),
+fn launch_with(
+    launch: fn(&TrackedQueue, &mut dyn FnMut()),
     real: impl FnOnce() -> Code,
     stream: Stream,
     default: usize,
@@ -188,10 +199,10 @@ fn launch_by(
         if capture::is_captured(stream) {
             return;
         }
-        let Some(key) = key(stream, default) else { return };
-        let known = runtime.with(key, |tracked| tracked.map(|tracked| way(tracked, call)).is_some());
-        if !known && adopt(runtime, key, stream, default) {
-            runtime.with(key, |tracked| tracked.map(|tracked| way(tracked, call)));
+        let Some(key) = stream_key(stream, default) else { return };
+        let is_known = runtime.with(key, |tracked| tracked.map(|tracked| launch(tracked, call)).is_some());
+        if !is_known && adopt(runtime, key, stream, default) {
+            runtime.with(key, |tracked| tracked.map(|tracked| launch(tracked, call)));
         }
     })
 }
@@ -199,24 +210,24 @@ fn launch_by(
 fn synchronize(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
     let Some(runtime) = runtime() else { return real() };
     forward_once(real, |call| {
-        if let Some(key) = key(stream, default) {
+        if let Some(key) = stream_key(stream, default) {
             runtime.with(key, |tracked| tracked.map(|tracked| tracked.synchronize(call)));
         }
     })
 }
 
-/// A stream that says it is done is idle, as after a wait.
+/// A query that returns success marks the stream idle, as a synchronization does.
 fn query(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
     let Some(runtime) = runtime() else { return real() };
     let mut real = Some(real);
     let mut code = None;
-    let mut ask = || {
+    let mut is_complete = || {
         code = real.take().map(|real| real());
         code == Some(vendor::SUCCESS)
     };
     run_isolated(|| {
-        if let Some(key) = key(stream, default) {
-            runtime.with(key, |tracked| tracked.map(|tracked| tracked.query(&mut ask)));
+        if let Some(key) = stream_key(stream, default) {
+            runtime.with(key, |tracked| tracked.map(|tracked| tracked.query(&mut is_complete)));
         }
     });
     match (code, real) {
@@ -235,13 +246,14 @@ fn synchronize_device(real: impl FnOnce() -> Code) -> Code {
     })
 }
 
-/// The stream waits for another, and nothing says which: a queue that a running one waits for must not be stopped.
+/// The stream waits for another stream, and the event does not tell which. It therefore counts as waiting for every stream of
+/// the program: a stream that a running stream waits for must not be stopped.
 fn wait_for_event(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
     let code = real();
     run_isolated(|| {
         if let Some(runtime) =
             runtime().filter(|runtime| code == vendor::SUCCESS && runtime.tracks_dependencies())
-            && let Some(key) = key(stream, default)
+            && let Some(key) = stream_key(stream, default)
         {
             runtime.depends_on_any(key);
         }
@@ -249,8 +261,9 @@ fn wait_for_event(real: impl FnOnce() -> Code, stream: Stream, default: usize) -
     code
 }
 
-/// What was waited for is done, an event or what was before a copy; whether that was all its stream had is to be found out.
-fn after_waiting(real: impl FnOnce() -> Code) -> Code {
+/// Calls `real`, which waits for an event or for the work before a copy. That may have been the last work of its stream, so the
+/// streams are polled.
+fn after_wait(real: impl FnOnce() -> Code) -> Code {
     let code = real();
     run_isolated(|| {
         if let Some(runtime) = runtime() {
@@ -261,43 +274,43 @@ fn after_waiting(real: impl FnOnce() -> Code) -> Code {
 }
 
 fn destroy(real: impl FnOnce() -> Code, stream: Stream) -> Code {
-    // A capture ends with its stream.
-    let captured = capture::is_captured(stream);
+    // Destroying a stream ends its capture.
+    let is_captured = capture::is_captured(stream);
     let code = forward_once(real, |_| {
         if let Some(runtime) = runtime() {
             runtime.retire(stream.addr());
         }
     });
-    if captured && code == vendor::SUCCESS {
-        capture::over();
+    if is_captured && code == vendor::SUCCESS {
+        capture::ended();
     }
     code
 }
 
-/// For the C interface: what a stream is known by, and how to take control of it. The context of a stream that is not a
-/// default stream need not be current: whoever owns it, it is asked for and put back.
+/// For the C interface: the key of a stream, and a function that takes control of it. The context of a stream that is not a
+/// default stream need not be current.
 pub(crate) fn find(stream: Stream) -> Found<impl FnOnce() -> Option<Arc<dyn VendorQueue>>> {
     if !LIBRARY.meet("libcuda.so") {
         return None;
     }
-    let its_own = (stream.addr() > PER_THREAD).then(|| context_of(stream)).flatten();
-    let (key, context) = match its_own {
+    let own_context = (stream.addr() > PER_THREAD).then(|| context_of(stream)).flatten();
+    let (key, context) = match own_context {
         Some(context) => (stream.addr(), context),
-        None => (key(stream, LEGACY)?, current_context()?),
+        None => (stream_key(stream, LEGACY)?, current_context()?),
     };
     let stream = if stream.is_null() { std::ptr::without_provenance_mut(LEGACY) } else { stream };
     Some((key, move || {
-        let taken = hardware::with_current(context, || CudaStream::new(stream, context)).flatten()?;
+        let queue = stream::with_current(context, || CudaStream::new(stream, context)).flatten()?;
         if stream.addr() == PER_THREAD {
-            OwnStreams::add(key);
+            ThreadStreams::add(key);
         }
-        Some(Arc::new(taken) as _)
+        Some(Arc::new(queue) as _)
     }))
 }
 
 fn context_of(stream: Stream) -> Option<Context> {
     let mut context = std::ptr::null_mut();
-    // SAFETY: the place has room for a handle; a stream the program made up is as invalid to us as to the driver.
+    // SAFETY: `context` has room for a handle; the driver rejects an invalid stream.
     let code = unsafe { vendor::STREAM_CONTEXT.get()?(stream, &raw mut context) };
     (code == vendor::SUCCESS && !context.is_null()).then_some(context)
 }
@@ -306,26 +319,26 @@ fn context_of(stream: Stream) -> Option<Context> {
 fn adopt(runtime: &Runtime, key: usize, stream: Stream, default: usize) -> bool {
     let Some(context) = current_context() else { return false };
     let stream = if stream.is_null() { std::ptr::without_provenance_mut(default) } else { stream };
-    let adopted = runtime.adopt(key, || CudaStream::new(stream, context));
-    if adopted && stream.addr() == PER_THREAD {
-        OwnStreams::add(key);
+    let is_adopted = runtime.adopt(key, || CudaStream::new(stream, context));
+    if is_adopted && stream.addr() == PER_THREAD {
+        ThreadStreams::add(key);
     }
-    adopted
+    is_adopted
 }
 
-/// The default streams of one thread, in several contexts perhaps. They end with the thread.
+/// The keys of one thread's default streams, one for each context. The streams are retired when the thread exits.
 #[derive(Default)]
-struct OwnStreams(RefCell<Vec<usize>>);
+struct ThreadStreams(RefCell<Vec<usize>>);
 
-impl OwnStreams {
+impl ThreadStreams {
     fn add(key: usize) {
-        thread_local!(static OWN: OwnStreams = OwnStreams::default());
-        // A thread that is about to end has none any more.
-        let _ = OWN.try_with(|own| own.0.borrow_mut().push(key));
+        thread_local!(static STREAMS: ThreadStreams = ThreadStreams::default());
+        // Fails on a thread that is exiting, whose streams were retired already.
+        let _ = STREAMS.try_with(|streams| streams.0.borrow_mut().push(key));
     }
 }
 
-impl Drop for OwnStreams {
+impl Drop for ThreadStreams {
     fn drop(&mut self) {
         run_isolated(|| {
             if let Some(runtime) = runtime() {

@@ -1,19 +1,21 @@
-//! The driver's functions that we call ourselves, and the types of those that we stand in front of.
+//! The driver's functions that this platform calls, and the types of the functions that it hooks.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use crate::hooks::functions;
 
+/// `CUresult`.
 pub(crate) type Code = c_int;
 pub(crate) type Stream = *mut c_void;
 pub(crate) type Context = *mut c_void;
 pub(crate) type Event = *mut c_void;
 
 pub(crate) const SUCCESS: Code = 0;
-/// `CUDA_ERROR_NOT_INITIALIZED`: what a program gets whose driver library has vanished.
+/// `CUDA_ERROR_NOT_INITIALIZED`: returned by a hook if the driver's function cannot be found.
 pub(crate) const NOT_INITIALIZED: Code = 3;
 
-/// The default stream as each of the two kinds of functions understands it.
+/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`: handles of the two kinds of default stream. A null stream is one or the other,
+/// depending on the function it is passed to.
 pub(crate) const LEGACY: usize = 1;
 pub(crate) const PER_THREAD: usize = 2;
 
@@ -38,12 +40,12 @@ functions! {
     fn cuStreamIsCapturing(Stream, *mut c_int) -> Code = STREAM_IS_CAPTURING;
     fn cuMemHostRegister_v2(*mut c_void, usize, c_uint) -> Code = HOST_REGISTER;
     fn cuMemHostGetDevicePointer_v2(*mut u64, *mut c_void, c_uint) -> Code = HOST_DEVICE_POINTER;
-    fn cuMemsetD32Async(u64, c_uint, usize, Stream) -> Code = SET_WORDS;
+    fn cuMemsetD32Async(u64, c_uint, usize, Stream) -> Code = MEMSET_32_ASYNC;
     fn cuStreamWriteValue32_v2(Stream, u64, u32, c_uint) -> Code = WRITE_VALUE;
     fn cuStreamWaitValue32_v2(Stream, u64, u32, c_uint) -> Code = WAIT_VALUE;
 }
 
-/// `CUlaunchConfig` as far as we read it.
+/// The beginning of `CUlaunchConfig`.
 #[repr(C)]
 pub(crate) struct LaunchConfig {
     shape: [c_uint; 7],
@@ -54,8 +56,11 @@ pub(crate) struct LaunchConfig {
 
 const _: () = assert!(std::mem::offset_of!(LaunchConfig, stream) == 32);
 
-/// A name as the driver's own look-up function is asked for it.
-pub(crate) unsafe fn name<'a>(symbol: *const c_char) -> Option<&'a CStr> {
-    // SAFETY: the caller passes what its own caller passed as a C string.
+/// The name that is passed to `cuGetProcAddress`.
+///
+/// # Safety
+/// `symbol` is null or a C string.
+pub(crate) unsafe fn symbol_name<'a>(symbol: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: the caller guarantees a C string.
     (!symbol.is_null()).then(|| unsafe { CStr::from_ptr(symbol) })
 }
