@@ -1,63 +1,61 @@
-//! The public C interface, from C and C++: everything it promises, linked, preloaded and beside the service.
+//! The public C interface, from C and C++: its documented behavior, linked and preloaded.
 
 #[allow(dead_code, reason = "the other tests of the C interface use the rest")]
-mod cprogram;
-#[allow(dead_code, reason = "the other tests on this stage use the rest")]
-mod stage;
+mod c_program;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod environment;
 
 use std::path::Path;
 use std::process::Command;
 
-use cprogram::{First, build, printed, root};
-use stage::Stage;
+use c_program::{LibraryOrder, build, printed, root};
+use environment::TestEnvironment;
 use xsched_sim::{Config, SimDevice};
 
-/// A program on a simulated device that lacks level 3. It ends by itself, or is ended.
-fn on_device(stage: &Stage, program: &Path, arguments: &[&str]) -> Command {
+/// A program on a simulated device without level 3, limited to five minutes.
+fn on_device(env: &TestEnvironment, program: &Path, arguments: &[&str]) -> Command {
     let config = Config { interrupt: None, ..Config::default() };
-    SimDevice::create_at(stage.device(), &config).unwrap();
+    SimDevice::create_at(env.device(), &config).unwrap();
     let mut words = vec!["timeout", "300", program.to_str().unwrap()];
     words.extend(arguments);
-    stage.direct(&words)
+    env.direct(&words)
 }
 
 #[test]
-fn it_keeps_its_promises_with_our_hooks_in_the_way() {
-    let stage = Stage::without_service();
-    let program = build(&stage, "behaviour.c", First::Ours);
-    assert!(printed(&mut on_device(&stage, &program, &["hooked"])).ends_with("all\n"));
+fn documented_behavior_holds_with_hooks() {
+    let env = TestEnvironment::without_service();
+    let program = build(&env, "behaviour.c", LibraryOrder::XschedFirst);
+    assert!(printed(&mut on_device(&env, &program, &["hooked"])).ends_with("all\n"));
 }
 
 #[test]
-fn it_keeps_its_promises_without_our_hooks() {
-    let stage = Stage::without_service();
-    let program = build(&stage, "behaviour.c", First::Vendors);
-    assert!(printed(&mut on_device(&stage, &program, &["unhooked"])).ends_with("all\n"));
+fn documented_behavior_holds_without_hooks() {
+    let env = TestEnvironment::without_service();
+    let program = build(&env, "behaviour.c", LibraryOrder::VendorFirst);
+    assert!(printed(&mut on_device(&env, &program, &["unhooked"])).ends_with("all\n"));
 }
 
 #[test]
-fn it_keeps_its_promises_preloaded() {
-    let stage = Stage::without_service();
-    let program = build(&stage, "behaviour.c", First::Vendors);
-    let mut command = on_device(&stage, &program, &["hooked"]);
-    assert!(printed(command.env("LD_PRELOAD", stage.library("libxsched.so"))).ends_with("all\n"));
+fn documented_behavior_holds_preloaded() {
+    let env = TestEnvironment::without_service();
+    let program = build(&env, "behaviour.c", LibraryOrder::VendorFirst);
+    let mut command = on_device(&env, &program, &["hooked"]);
+    assert!(printed(command.env("LD_PRELOAD", env.library("libxsched.so"))).ends_with("all\n"));
 }
 
 #[test]
-fn headers_have_the_references_names_and_numbers_in_cpp_too() {
-    let stage = Stage::without_service();
-    let program = build(&stage, "headers.cpp", First::Ours);
-    assert_eq!(printed(&mut on_device(&stage, &program, &[])), "compiled\n");
+fn headers_have_the_names_and_numbers_of_the_original_in_cpp_too() {
+    let env = TestEnvironment::without_service();
+    let program = build(&env, "headers.cpp", LibraryOrder::XschedFirst);
+    assert_eq!(printed(&mut on_device(&env, &program, &[])), "compiled\n");
 }
 
-/// What the library shows of itself: the interface, and the functions it stands in front of. Nothing else, for it lies in
-/// the middle of other people's names.
+/// The library exports its interface and its hooks, and no other name: any other name could replace one of the program's.
 #[test]
-fn it_exports_exactly_what_it_should() {
-    let stage = Stage::without_service();
-    let listed =
-        printed(Command::new("nm").args(["-D", "--defined-only"]).arg(stage.library("libxsched.so")));
-    let mut exports: Vec<_> = listed.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+fn library_exports_only_the_interface_and_the_hooks() {
+    let env = TestEnvironment::without_service();
+    let symbols = printed(Command::new("nm").args(["-D", "--defined-only"]).arg(env.library("libxsched.so")));
+    let mut exports: Vec<_> = symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
     exports.sort_unstable();
     let exports = exports.join("\n") + "\n";
     let golden = root().join("crates/xsched-lib/exports.txt");

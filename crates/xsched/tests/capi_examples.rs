@@ -1,46 +1,46 @@
-//! The examples in C do what their READMEs say.
+//! The C examples print what their READMEs show.
 
 #[allow(dead_code, reason = "the other tests of the C interface use the rest")]
-mod cprogram;
-#[allow(dead_code, reason = "the other tests on this stage use the rest")]
-mod stage;
+mod c_program;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod environment;
 
 use std::path::PathBuf;
 
-use cprogram::{First, printed, root, try_build};
-use stage::Stage;
+use c_program::{LibraryOrder, printed, root, try_build};
+use environment::TestEnvironment;
 
 /// Builds an example as its README does.
-fn example(stage: &Stage, name: &str) -> PathBuf {
+fn example(env: &TestEnvironment, name: &str) -> PathBuf {
     let source = root().join("examples").join(name).join("main.c");
-    // Named after the example, not after its one file.
+    // Named after the example: every source file is called main.c.
     let copy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("example-{name}.c"));
     std::fs::copy(source, &copy).unwrap();
-    try_build(stage, &copy, First::Ours, &[])
+    try_build(env, &copy, LibraryOrder::XschedFirst, &[])
         .unwrap_or_else(|output| panic!("{name}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// What the README says that the example prints.
-fn promised(name: &str) -> String {
+/// The output that the README shows.
+fn expected_output(name: &str) -> String {
     let readme = std::fs::read_to_string(root().join("examples").join(name).join("README.md")).unwrap();
-    let (_, rest) = readme.split_once("It prints:\n\n```text\n").expect("says what is printed");
-    rest.split_once("```").expect("says where that ends").0.to_owned()
+    let (_, rest) = readme.split_once("It prints:\n\n```text\n").expect("the README shows the output");
+    rest.split_once("```").expect("the block ends").0.to_owned()
 }
 
 #[test]
-fn examples_of_the_interface_print_what_their_readmes_say() {
+fn interface_examples_print_what_their_readmes_show() {
     for name in ["hints", "priorities", "suspend", "callbacks"] {
-        let stage = Stage::without_service();
-        let program = example(&stage, name);
-        let output = printed(&mut stage.direct(&["timeout", "60", program.to_str().unwrap()]));
-        assert_eq!(output, promised(name), "{name}");
+        let env = TestEnvironment::without_service();
+        let program = example(&env, name);
+        let output = printed(&mut env.direct(&["timeout", "60", program.to_str().unwrap()]));
+        assert_eq!(output, expected_output(name), "{name}");
     }
 }
 
 #[test]
-fn the_transparent_example_prints_what_its_readme_says() {
-    let stage = Stage::with_service();
-    let program = example(&stage, "transparent");
-    let output = printed(&mut stage.run(&["--priority", "high"], &[program.to_str().unwrap()]));
-    assert_eq!(output, promised("transparent"));
+fn transparent_example_prints_what_its_readme_shows() {
+    let env = TestEnvironment::with_service();
+    let program = example(&env, "transparent");
+    let output = printed(&mut env.run(&["--priority", "high"], &[program.to_str().unwrap()]));
+    assert_eq!(output, expected_output("transparent"));
 }

@@ -1,18 +1,18 @@
 //! What a machine or its user gets wrong: each has one clear line, and programs run all the same. On the stand-in for
 //! NVIDIA's driver.
 
-#[allow(dead_code, reason = "the other tests with actors use the rest")]
-mod actor;
-#[allow(dead_code, reason = "the other tests with this machine use the rest")]
-mod machine;
-#[allow(dead_code, reason = "the other tests on this stage use the rest")]
-mod stage;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod cuda_machine;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod environment;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod test_program;
 
 use std::process::{Command, Output, Stdio};
 
-use actor::Actor;
-use machine::Machine;
-use stage::{Stage, eventually};
+use cuda_machine::CudaMachine;
+use environment::{TestEnvironment, wait_until};
+use test_program::TestProgram;
 
 const CHAIN: [&str; 3] = ["chain", "4", "100"];
 const CHAINED: &str = "ready\n24 of 24\n";
@@ -29,7 +29,7 @@ fn said(output: &Output) -> (String, String) {
 
 /// What a program that runs well is told on a machine that lacks things.
 fn told(without: &'static str, options: &[&str], environment: &[(&str, &str)]) -> String {
-    let machine = Machine::lacking(Stage::with_service(), without);
+    let machine = CudaMachine::without_features(TestEnvironment::with_service(), without);
     let mut command = machine.run(options, &CHAIN);
     command.envs(environment.iter().copied());
     let (out, err) = said(&output(command));
@@ -39,18 +39,18 @@ fn told(without: &'static str, options: &[&str], environment: &[(&str, &str)]) -
 
 /// The levels that the queues of a program have if nobody asks for one.
 fn levels(without: &'static str) -> Vec<u8> {
-    let machine = Machine::lacking(Stage::with_service(), without);
-    let chain = Actor::enter(machine.run(&[], &CHAIN));
-    assert_eq!((chain.line(), chain.line()), ("ready".to_owned(), "24 of 24".to_owned()));
-    eventually("its queues are known", || machine.stage.status().queues.len() == 4);
-    let mut levels: Vec<_> = machine.stage.status().queues.iter().map(|queue| queue.level).collect();
+    let machine = CudaMachine::without_features(TestEnvironment::with_service(), without);
+    let chain = TestProgram::spawn(machine.run(&[], &CHAIN));
+    assert_eq!((chain.next_line(), chain.next_line()), ("ready".to_owned(), "24 of 24".to_owned()));
+    wait_until("its queues are known", || machine.env.status().queues.len() == 4);
+    let mut levels: Vec<_> = machine.env.status().queues.iter().map(|queue| queue.level).collect();
     levels.dedup();
     levels
 }
 
 #[test]
 fn a_level_that_does_not_exist_is_named() {
-    let machine = Machine::new(Stage::with_service());
+    let machine = CudaMachine::new(TestEnvironment::with_service());
     let refused = output(machine.run(&["--level", "9"], &CHAIN));
     let (out, err) = said(&refused);
     assert_eq!((refused.status.code(), out.as_str()), (Some(125), ""));
@@ -103,7 +103,7 @@ fn without_a_wish_the_level_is_the_highest_there_is() {
 
 #[test]
 fn without_a_device_or_a_driver_a_program_fares_as_without_the_scheduler() {
-    let machine = Machine::with_devices(Stage::with_service(), "0");
+    let machine = CudaMachine::with_devices(TestEnvironment::with_service(), "0");
     for (program, driver) in
         [("chain", true), ("chain-dlsym", true), ("chain-look-up", false), ("chain-dlsym", false)]
     {
@@ -120,36 +120,36 @@ fn without_a_device_or_a_driver_a_program_fares_as_without_the_scheduler() {
             );
         assert!(native.0 != Some(0) && !native.1.1.is_empty(), "{native:?}");
         assert_eq!(native, scheduled, "{program}");
-        assert!(machine.stage.status().tasks.is_empty());
+        assert!(machine.env.status().tasks.is_empty());
     }
 }
 
 #[test]
 fn two_copies_schedule_a_program_once_however_it_reaches_the_driver() {
-    let machine = Machine::new(Stage::with_service());
-    let copy = machine.stage.file("libxsched.so", "");
-    std::fs::copy(machine.stage.library("libxsched.so"), &copy).unwrap();
+    let machine = CudaMachine::new(TestEnvironment::with_service());
+    let copy = machine.env.file("libxsched.so", "");
+    std::fs::copy(machine.env.library("libxsched.so"), &copy).unwrap();
     for program in ["chain", "chain-dlsym", "chain-look-up"] {
         let mut command = machine.direct(&[program, "4", "100"]);
         let standin =
             command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").unwrap().1.unwrap().to_owned();
-        let ours = machine.stage.library("libxsched.so");
+        let ours = machine.env.library("libxsched.so");
         command
             .env("LD_PRELOAD", format!("{ours}:{copy}:{}", standin.display()))
             .env("XSCHED_SCHEDULER", "GLB")
             .env("XSCHED_AUTO_XQUEUE", "ON");
-        let mut chain = Actor::enter(command);
-        assert_eq!((chain.line(), chain.line()), ("ready".to_owned(), "24 of 24".to_owned()));
-        eventually("the one before is forgotten", || machine.stage.status().tasks.len() == 1);
-        let tasks = machine.stage.status().tasks;
+        let mut chain = TestProgram::spawn(command);
+        assert_eq!((chain.next_line(), chain.next_line()), ("ready".to_owned(), "24 of 24".to_owned()));
+        wait_until("the one before is forgotten", || machine.env.status().tasks.len() == 1);
+        let tasks = machine.env.status().tasks;
         assert_eq!(
             tasks.iter().map(|task| (task.pid, task.queues)).collect::<Vec<_>>(),
             [(chain.pid(), 4)],
             "{program}"
         );
-        assert_eq!(machine.stage.status().queues[0].level, 3, "{program}: its channels were seen");
-        chain.tell();
-        assert_eq!(chain.line(), "48 of 48");
-        chain.ends_well();
+        assert_eq!(machine.env.status().queues[0].level, 3, "{program}: its channels were seen");
+        chain.send_newline();
+        assert_eq!(chain.next_line(), "48 of 48");
+        chain.expect_success();
     }
 }

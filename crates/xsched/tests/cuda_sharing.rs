@@ -1,162 +1,193 @@
-//! Who has the GPU when, and for how long: shares, gaps, and how a program shows that it is idle. On the stand-in for
-//! NVIDIA's driver.
+//! Shares, idle gaps and idle detection, on the stand-in for NVIDIA's driver.
 
-#[allow(dead_code, reason = "the other tests with actors use the rest")]
-mod actor;
-#[allow(dead_code, reason = "the other tests with this machine use the rest")]
-mod machine;
-#[allow(dead_code, reason = "the other tests that measure use the rest")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod cuda_machine;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod environment;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 mod measured;
-#[allow(dead_code, reason = "the other tests on this stage use the rest")]
-mod stage;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod test_program;
 
 use std::time::Duration;
 
-use actor::Actor;
-use machine::Machine;
-use measured::{claim, measured, percentile, tell};
+use cuda_machine::CudaMachine;
+use environment::TestEnvironment;
+use measured::{percentile, print_latencies, require, retry_comparison};
 use rustix::process::Pid;
-use stage::Stage;
+use test_program::TestProgram;
 use xsched_ipc::protocol::{Reply, Request};
 
+/// The utilizations in percent of programs with these shares, and the sum of their rounds per second.
+fn utilizations(shares: &[f64]) -> (Vec<f64>, f64) {
+    let machine = CudaMachine::new(TestEnvironment::with_service());
+    let policy = Request::Policy { name: Some("share".to_owned()), timeslice_us: None, k: None };
+    assert!(matches!(machine.env.request(&policy), Reply::Policy { .. }), "the service rejects the policy");
+    let spawn = |share: &f64| {
+        let share = format!("{share:.0}");
+        TestProgram::spawn(machine.run(&["--share", &share], &BATCH))
+    };
+    let programs: Vec<_> = shares.iter().map(spawn).collect();
+    for program in &programs {
+        program.next_line();
+    }
+    let programs: Vec<_> = programs.iter().collect();
+    let (rates, ()) = TestProgram::line_rates(&programs, || std::thread::sleep(Duration::from_millis(2_500)));
+    let sum: f64 = rates.iter().sum();
+    let utilizations: Vec<_> = rates.iter().map(|rate| 100.0 * rate / sum).collect();
+    println!(
+        "shares {shares:.0?}, utilizations {utilizations:.1?} percent, {sum:.0} rounds of 2 ms per second"
+    );
+    (utilizations, sum)
+}
+
 #[test]
-fn shares_are_kept() {
-    measured(|| {
-        let undisturbed = undisturbed();
-        for shares in [&[75.0, 25.0][..], &[60.0, 30.0, 10.0]] {
-            let machine = Machine::new(Stage::with_service());
-            let policy = Request::Policy { name: Some("share".to_owned()), timeslice_us: None, k: None };
-            assert!(matches!(machine.stage.ask(&policy), Reply::Policy { .. }), "the policy is not there");
-            let all: Vec<_> = shares
-                .iter()
-                .map(|share: &f64| {
-                    let share = format!("{share:.0}");
-                    Actor::enter(machine.run(&["--share", &share], &BATCH))
-                })
-                .collect();
-            for one in &all {
-                one.line();
+fn utilizations_match_shares() {
+    const SHARES: [&[f64]; 2] = [&[75.0, 25.0], &[60.0, 30.0, 10.0]];
+    let measure = || (undisturbed(), SHARES.map(utilizations));
+    retry_comparison(measure, |(undisturbed, measured)| {
+        for (shares, (utilizations, sum)) in SHARES.into_iter().zip(measured) {
+            for (share, utilization) in shares.iter().zip(&utilizations) {
+                require((share - utilization).abs() < 5.0, || {
+                    format!("{utilization:.1} percent instead of {share:.0}")
+                })?;
             }
-            let all: Vec<_> = all.iter().collect();
-            let (paces, ()) = Actor::paces(&all, || std::thread::sleep(Duration::from_millis(2_500)));
-            let sum: f64 = paces.iter().sum();
-            let had: Vec<_> = paces.iter().map(|pace| 100.0 * pace / sum).collect();
-            println!("asked {shares:.0?}, had {had:.1?} percent, {sum:.0} rounds of 2 ms in a second");
-            for (asked, had) in shares.iter().zip(&had) {
-                claim((asked - had).abs() < 5.0, || format!("{had:.1} percent instead of {asked:.0}"))?;
-            }
-            claim(sum > 0.5 * undisturbed, || {
-                format!("half of the device is lost: {sum:.0} of {undisturbed:.0}")
+            require(sum > 0.5 * undisturbed, || {
+                format!("half of the device time is lost: {sum:.0} of {undisturbed:.0} rounds")
             })?;
         }
         Ok(())
     });
 }
 
-/// Four kernels of 0.5 ms, and so on for ever.
+/// Rounds of four kernels of 0.5 ms, without an end.
 const BATCH: [&str; 4] = ["load", "batch", "4", "500"];
 
-/// How many rounds of 2 ms a batch makes in a second if nobody else is there.
+/// How many rounds of 2 ms a batch makes per second without another program.
 fn undisturbed() -> f64 {
-    let machine = Machine::new(Stage::with_service());
-    let batch = Actor::enter(machine.run(&["--priority", "low"], &BATCH));
-    batch.line();
-    batch.pace(|| std::thread::sleep(Duration::from_secs(1))).0
+    let machine = CudaMachine::new(TestEnvironment::with_service());
+    let batch = TestProgram::spawn(machine.run(&["--priority", "low"], &BATCH));
+    batch.next_line();
+    batch.line_rate(|| std::thread::sleep(Duration::from_secs(1))).0
 }
 
-/// The same beside a program in the foreground that is under way, and how long that one's rounds take.
-fn beside(foreground: &[&str]) -> (f64, Vec<u64>) {
-    let machine = Machine::new(Stage::with_service());
-    let batch = Actor::enter(machine.run(&["--priority", "low"], &BATCH));
-    batch.line();
-    let front = Actor::enter(machine.run(&["--priority", "high"], &[&["foreground"], foreground].concat()));
-    front.line();
-    batch.pace(|| front.latencies())
+/// The rounds per second of a batch beside a foreground program, and the latencies of that program.
+fn batch_beside(foreground: &[&str]) -> (f64, Vec<u64>) {
+    let machine = CudaMachine::new(TestEnvironment::with_service());
+    let batch = TestProgram::spawn(machine.run(&["--priority", "low"], &BATCH));
+    batch.next_line();
+    let foreground = [&["foreground"], foreground].concat();
+    let foreground = TestProgram::spawn(machine.run(&["--priority", "high"], &foreground));
+    foreground.next_line();
+    batch.line_rate(|| foreground.latencies())
 }
 
 #[test]
-fn whichever_way_a_program_waits_it_is_found_idle_soon() {
-    measured(|| {
+fn idle_program_is_detected_however_it_waits() {
+    // 3 ms of work, then an idle gap of 17 ms, most of which the batch can use. `none` never waits.
+    const WAITS: [&str; 7] = ["stream", "context", "query", "event", "copy", "each", "none"];
+    let measure = || {
         let undisturbed = undisturbed();
-        // 3 ms of work, then 17 ms of nothing, of which the batch can use most if it is let. The last never asks.
-        for how in ["stream", "context", "query", "event", "copy", "each", "none"] {
-            let (pace, _) = beside(&[how, "60", "12", "250", "17000"]);
-            println!(
-                "{how:>8}: the batch makes {pace:.0} rounds of 2 ms in a second, {undisturbed:.0} undisturbed"
-            );
-            claim(pace > 0.4 * undisturbed, || format!("{how}: the device is kept from the batch"))?;
+        let rates = WAITS.map(|wait| {
+            let (rate, _) = batch_beside(&[wait, "60", "12", "250", "17000"]);
+            println!("{wait:>8}: {rate:.0} rounds of 2 ms per second, {undisturbed:.0} undisturbed");
+            rate
+        });
+        (undisturbed, rates)
+    };
+    retry_comparison(measure, |(undisturbed, rates)| {
+        for (wait, rate) in WAITS.into_iter().zip(rates) {
+            require(rate > 0.4 * undisturbed, || {
+                format!("{wait}: the batch makes {rate:.0} of {undisturbed:.0} rounds per second")
+            })?;
         }
         Ok(())
     });
 }
 
 #[test]
-fn a_foreground_with_short_gaps_keeps_the_device_and_one_with_long_gaps_gives_it_away() {
-    // One kernel of 1 ms at a time.
-    const EAGER: [&str; 6] = ["foreground", "stream", "500", "1", "1000", "100"];
-    measured(|| {
-        let bare = Machine::new(Stage::without_service());
-        let alone = Actor::enter(bare.direct(&EAGER)).latencies();
+fn foreground_keeps_the_device_in_short_gaps_and_releases_it_in_long_ones() {
+    // One kernel of 1 ms at a time, with gaps of 0.1 ms.
+    const SHORT_GAPS: [&str; 6] = ["foreground", "stream", "500", "1", "1000", "100"];
+    let measure = || {
+        let bare = CudaMachine::new(TestEnvironment::without_service());
+        let alone = TestProgram::spawn(bare.direct(&SHORT_GAPS)).latencies();
         let native = {
-            let batch = Actor::enter(bare.direct(&BATCH));
-            batch.line();
-            Actor::enter(bare.direct(&EAGER)).latencies()
+            let batch = TestProgram::spawn(bare.direct(&BATCH));
+            batch.next_line();
+            TestProgram::spawn(bare.direct(&SHORT_GAPS)).latencies()
         };
-        let (short, eager) = beside(&EAGER[1..]);
-        let (long, lazy) = beside(&["stream", "80", "1", "1000", "15000"]);
-        tell(&[("alone", &alone), ("native", &native), ("gaps of 0.1 ms", &eager), ("gaps of 15 ms", &lazy)]);
-        println!("rounds of 2 ms in a second: {short:.0} with short gaps, {long:.0} with long ones");
-        claim(10.0 * short < long, || {
-            format!("rounds with short gaps {short:.0}, with long ones {long:.0}")
+        let (short_rate, short) = batch_beside(&SHORT_GAPS[1..]);
+        let (long_rate, long) = batch_beside(&["stream", "80", "1", "1000", "15000"]);
+        print_latencies(&[
+            ("alone", &alone),
+            ("native", &native),
+            ("gaps of 0.1 ms", &short),
+            ("gaps of 15 ms", &long),
+        ]);
+        println!("rounds of 2 ms per second: {short_rate:.0} in short gaps, {long_rate:.0} in long gaps");
+        (short_rate, long_rate, [alone, native, short])
+    };
+    retry_comparison(measure, |(short_rate, long_rate, latencies)| {
+        require(10.0 * short_rate < long_rate, || {
+            format!("the batch makes {short_rate:.0} rounds in short gaps, {long_rate:.0} in long gaps")
         })?;
-        let [alone, native, eager] = [&alone, &native, &eager].map(|scene| percentile(scene, 50));
-        let told = || format!("alone {alone} us, native {native} us, scheduled {eager} us");
-        claim(2 * native > 3 * alone, || format!("the batch does no harm: {}", told()))?;
-        claim(2 * eager < alone + native, || format!("no better than native: {}", told()))?;
-        Ok(())
+        let [alone, native, scheduled] = latencies.map(|latencies| percentile(&latencies, 50));
+        let describe = || format!("alone {alone} us, native {native} us, scheduled {scheduled} us");
+        require(2 * native > 3 * alone, || {
+            format!("the batch does not slow the native foreground: {}", describe())
+        })?;
+        require(2 * scheduled < alone + native, || format!("scheduling gains too little: {}", describe()))
     });
 }
 
-/// In each gap the batch would have the device for a moment, and never come to a point where it stops.
+/// If the batch got the device in each gap, it would have to be preempted before each kernel.
 #[test]
-fn a_foreground_that_waits_for_each_kernel_does_not_lose_the_device_in_between() {
-    for how in ["each", "each-copy"] {
-        let pieces = ["foreground", how, "100", "12", "250", "15000"];
-        measured(|| {
-            let bare = Machine::new(Stage::without_service());
-            let alone = Actor::enter(bare.direct(&pieces)).latencies();
-            let (pace, scheduled) = beside(&pieces[1..]);
-            tell(&[("alone", &alone), ("beside a batch", &scheduled)]);
-            println!("the batch makes {pace:.0} rounds of 2 ms in a second");
-            let [alone, scheduled] = [&alone, &scheduled].map(|scene| percentile(scene, 50));
-            claim(2 * scheduled < 3 * alone, || format!("{how}: alone {alone} us, scheduled {scheduled} us"))
+fn sync_bound_foreground_keeps_the_device_between_kernels() {
+    for wait in ["each", "each-copy"] {
+        let pieces = ["foreground", wait, "100", "12", "250", "15000"];
+        let measure = || {
+            let bare = CudaMachine::new(TestEnvironment::without_service());
+            let alone = TestProgram::spawn(bare.direct(&pieces)).latencies();
+            let (rate, scheduled) = batch_beside(&pieces[1..]);
+            print_latencies(&[("alone", &alone), ("beside a batch", &scheduled)]);
+            println!("the batch makes {rate:.0} rounds of 2 ms per second");
+            [alone, scheduled]
+        };
+        retry_comparison(measure, |latencies| {
+            let [alone, scheduled] = latencies.map(|latencies| percentile(&latencies, 50));
+            require(2 * scheduled < 3 * alone, || {
+                format!("{wait}: alone {alone} us, scheduled {scheduled} us")
+            })
         });
     }
 }
 
-/// Telling the scheduler of every end and every beginning takes longer than such a kernel.
+/// Notifying the service of every busy and idle transition takes longer than such a kernel.
 #[test]
-fn the_scheduler_is_not_called_by_every_kernel_of_a_program_that_waits_for_each() {
+fn sync_bound_program_does_not_notify_the_service_for_every_kernel() {
     const KERNELS: usize = 3_000;
-    measured(|| {
-        let machine = Machine::new(Stage::with_service());
-        let idle =
-            Actor::enter(machine.run(&["--priority", "low"], &["foreground", "stream", "1", "1", "5", "0"]));
-        while idle.line() != "idle" {}
+    let measure = || {
+        let machine = CudaMachine::new(TestEnvironment::with_service());
+        let one_kernel = ["foreground", "stream", "1", "1", "5", "0"];
+        let idle = TestProgram::spawn(machine.run(&["--priority", "low"], &one_kernel));
+        while idle.next_line() != "idle" {}
         let kernels = KERNELS.to_string();
-        let before = times_it_slept(machine.stage.service());
+        let before = wake_ups(machine.env.service());
         let steps = machine.run(&["--priority", "high"], &["foreground", "stream", &kernels, "1", "5", "0"]);
-        let latencies = Actor::enter(steps).latencies();
-        let calls = times_it_slept(machine.stage.service()) - before;
-        println!("{calls} calls for {} kernels", latencies.len());
-        claim(latencies.len() == KERNELS && calls < KERNELS, || {
-            format!("{calls} calls for {KERNELS} kernels")
-        })
+        let latencies = TestProgram::spawn(steps).latencies();
+        let calls = wake_ups(machine.env.service()) - before;
+        println!("{calls} wake-ups of the service for {} kernels", latencies.len());
+        assert_eq!(latencies.len(), KERNELS);
+        calls
+    };
+    retry_comparison(measure, |calls| {
+        require(calls < KERNELS, || format!("{calls} wake-ups of the service for {KERNELS} kernels"))
     });
 }
 
-/// A service that has nothing to do sleeps until it is called.
-fn times_it_slept(service: Pid) -> usize {
+/// How often the service has blocked. It blocks after each notification, until the next.
+fn wake_ups(service: Pid) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", service.as_raw_nonzero())).unwrap();
     let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
     count.trim().parse().unwrap()

@@ -1,68 +1,74 @@
-//! The demo as a person or a script runs it.
+//! `xsched demo` as a user or a script runs it.
 
-#[allow(dead_code, reason = "the other tests that measure use the rest")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 mod measured;
 
 use assert_cmd::Command;
-use measured::{claim, measured};
+use measured::{require, retry_comparison};
 use serde_json::Value;
 
 fn xsched() -> Command {
     Command::cargo_bin("xsched").unwrap()
 }
 
+/// Runs the demo on the simulated device. Checks everything but times. Returns its results.
+fn run_demo() -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let output = xsched()
+        .args(["demo", "--json", "--device", "simulated", "--requests", "25", "--html"])
+        .arg(&page)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(results["level"], 3);
+    assert!(results["device"].as_str().unwrap().contains("simulated"));
+    for name in ["alone", "native", "xsched"] {
+        let foreground = &scene(&results, name)["foreground"];
+        assert_eq!(foreground["n"], 25);
+        assert!(foreground["p99_us"].as_f64().unwrap() >= p50(&results, name));
+    }
+    assert_eq!(scene(&results, "alone")["background"]["share"], 0.0);
+    let html = std::fs::read_to_string(page).unwrap();
+    assert!(html.contains("<svg") && html.contains("simulated device"));
+    results
+}
+
+fn scene<'a>(results: &'a Value, name: &str) -> &'a Value {
+    let mut scenes = results["scenes"].as_array().unwrap().iter();
+    scenes.find(|scene| scene["name"] == name).unwrap_or_else(|| panic!("no scene {name}"))
+}
+
+fn p50(results: &Value, name: &str) -> f64 {
+    scene(results, name)["foreground"]["p50_us"].as_f64().unwrap()
+}
+
 #[test]
-fn the_demo_shows_that_scheduling_helps() {
-    measured(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let page = folder.path().join("page.html");
-        let output = xsched()
-            .args(["demo", "--json", "--device", "simulated", "--requests", "25", "--html"])
-            .arg(&page)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(results["level"], 3);
-        assert!(results["device"].as_str().unwrap().contains("simulated"));
-        let scene = |name: &str| {
-            let scenes = results["scenes"].as_array().unwrap();
-            scenes
-                .iter()
-                .find(|scene| scene["name"] == name)
-                .unwrap_or_else(|| panic!("no scene {name}"))
-                .clone()
-        };
-        let p50 = |name: &str| scene(name)["foreground"]["p50_us"].as_f64().unwrap();
-        for name in ["alone", "native", "xsched"] {
-            assert_eq!(scene(name)["foreground"]["n"], 25);
-            assert!(scene(name)["foreground"]["p99_us"].as_f64().unwrap() >= p50(name));
-        }
-        // The middle, not the end of the distribution: this machine may be busy with other tests.
-        claim(p50("native") > 1.5 * p50("alone"), || format!("no harm: {results:#}"))?;
-        claim(p50("xsched") < 0.5 * (p50("alone") + p50("native")), || format!("no better: {results:#}"))?;
-        assert_eq!(scene("alone")["background"]["share"], 0.0);
-        let share = scene("xsched")["background"]["share"].as_f64().unwrap();
-        claim(share > 0.5, || format!("{share} of the background: {results:#}"))?;
-        let html = std::fs::read_to_string(page).unwrap();
-        assert!(html.contains("<svg") && html.contains("simulated device"));
-        Ok(())
+fn demo_shows_lower_latency_with_scheduling() {
+    retry_comparison(run_demo, |results| {
+        // The median, not the tail: other tests may use the machine.
+        let [alone, native, scheduled] = ["alone", "native", "xsched"].map(|name| p50(&results, name));
+        require(native > 1.5 * alone, || format!("the batch does not slow native requests: {results:#}"))?;
+        require(scheduled < 0.5 * (alone + native), || format!("scheduling gains too little: {results:#}"))?;
+        let share = scene(&results, "xsched")["background"]["share"].as_f64().unwrap();
+        require(share > 0.5, || format!("the background keeps {share} of its throughput: {results:#}"))
     });
 }
 
 #[test]
-fn levels_that_do_not_exist_are_refused_by_name() {
+fn unknown_level_is_rejected_with_the_known_levels() {
     let output = xsched().args(["demo", "--level", "4"]).output().unwrap();
     assert!(!output.status.success());
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("level `4` does not exist: use auto, 1, 2 or 3"), "{said}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("level `4` does not exist: use auto, 1, 2 or 3"), "{error}");
 }
 
 #[test]
-fn a_page_that_cannot_be_written_is_named_before_anything_runs() {
+fn unwritable_page_is_reported_before_anything_runs() {
     let output = xsched().args(["demo", "--requests", "5", "--html", "/nowhere/page.html"]).output().unwrap();
     assert!(!output.status.success());
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("cannot write the page to /nowhere/page.html"), "{said}");
-    assert!(output.stdout.is_empty(), "it ran all the same");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("cannot write the page to /nowhere/page.html"), "{error}");
+    assert!(output.stdout.is_empty(), "the demo ran");
 }

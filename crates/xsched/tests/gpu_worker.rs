@@ -1,14 +1,14 @@
 //! `xsched bench gpu-worker` on a machine without a GPU: a driver library of the tests' own.
 
-#[allow(dead_code, reason = "the other tests on this stage use the rest")]
-mod stage;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod environment;
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use environment::{TestEnvironment, wait_until};
 use serde_json::Value;
-use stage::{Stage, eventually};
 
 const XSCHED: &str = env!("CARGO_BIN_EXE_xsched");
 
@@ -96,16 +96,16 @@ fn launches_of_every_length_are_measured() {
 
 #[test]
 fn a_load_is_scheduled_reports_and_ends_with_its_input() {
-    let stage = Stage::with_service();
+    let env = TestEnvironment::with_service();
     let driver = tempfile::tempdir().unwrap();
     build(driver.path());
     let program = [XSCHED, "bench", "gpu-worker", "load", "--length-us", "500", "--report-ms", "20"];
-    let mut command = stage.run(&["--name", "load"], &program);
+    let mut command = env.run(&["--name", "load"], &program);
     command.env("LD_LIBRARY_PATH", driver.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let first: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
-    eventually("it is scheduled", || stage.status().tasks.iter().any(|task| task.name == "load"));
+    wait_until("it is scheduled", || env.status().tasks.iter().any(|task| task.name == "load"));
     drop(child.stdin.take());
     let last: Value = serde_json::from_str(&lines.last().unwrap()).unwrap();
     assert!(child.wait().unwrap().success());
@@ -117,7 +117,7 @@ fn a_load_is_scheduled_reports_and_ends_with_its_input() {
 #[test]
 fn the_demo_takes_a_gpu_that_answers() {
     // Builds the library that the demo's programs are scheduled by.
-    let _stage = Stage::without_service();
+    let _stage = TestEnvironment::without_service();
     let driver = tempfile::tempdir().unwrap();
     build(driver.path());
     let mut demo = Command::new(XSCHED);
@@ -134,7 +134,7 @@ fn the_demo_takes_a_gpu_that_answers() {
 
 #[test]
 fn the_demo_without_a_gpu_says_so_if_it_is_to_use_one() {
-    let _stage = Stage::without_service();
+    let _stage = TestEnvironment::without_service();
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("libcuda.so.1"), "").unwrap();
     let demo = |device: &str| {

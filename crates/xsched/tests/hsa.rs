@@ -1,41 +1,42 @@
-//! Programs that use `ROCr` without HIP, on a machine without a GPU: there is neither a table nor a name of HIP's to be found, and
-//! `ROCr`'s tools interface is the way that is left.
+//! Programs that use `ROCr` without HIP, on a machine without a GPU. They have no HIP functions to hook, so the library
+//! intercepts them through `ROCr`'s tools interface.
 
-#[allow(dead_code, reason = "the other tests with actors use the rest")]
-mod actor;
-#[allow(dead_code, reason = "the other tests with these stand-ins use the rest")]
-mod hip_stage;
-#[allow(dead_code, reason = "the other tests that measure use the rest")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod environment;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod hip_environment;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 mod measured;
-#[allow(dead_code, reason = "the other tests on this stage use the rest")]
-mod stage;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod test_program;
 
-use actor::Actor;
-use hip_stage::{Scene, ended, kit, said};
-use measured::{claim, measured};
-use stage::{Stage, eventually};
+use environment::{TestEnvironment, wait_until};
+use hip_environment::{HipEnvironment, hip_build, output_of, stdout_of};
+use measured::{require, retry_comparison};
+use test_program::TestProgram;
 use xsched_ipc::protocol::TaskState;
 
-const IMPORTANT: [&str; 4] = ["--priority", "high", "--name", "high"];
-const UNIMPORTANT: [&str; 4] = ["--priority", "low", "--name", "low"];
+const HIGH_PRIORITY: [&str; 4] = ["--priority", "high", "--name", "high"];
+const LOW_PRIORITY: [&str; 4] = ["--priority", "low", "--name", "low"];
 const FORMS: &str = "651 packets, 651 done\n";
 
-/// With somebody who wants the device all the time.
-fn with_company(scene: &Scene) -> Actor {
-    let company = Actor::enter(scene.run(&UNIMPORTANT, &["linked", "work", "100000", "6", "500"]));
-    company.line();
-    company
+/// A program that always has work.
+fn spawn_background_load(hip: &HipEnvironment) -> TestProgram {
+    let load = TestProgram::spawn(hip.run(&LOW_PRIORITY, &["linked", "work", "100000", "6", "500"]));
+    load.next_line();
+    load
 }
 
 #[test]
-fn every_packet_arrives_once_whichever_way_the_table_came() {
-    // As a tool in the process, as one that is named, as rocprofiler-register has it.
+fn every_packet_arrives_once_for_every_way_to_get_the_table() {
+    // As a tool found in the process, as a tool named by HSA_TOOLS_LIB, through rocprofiler-register.
     for way in ["HSA_STANDIN", "HSA_STANDIN_OLD", "HSA_STANDIN_REGISTER"] {
-        let scene = Scene::new(Stage::with_service()).with("XLOG_LEVEL", "INFO").with(way, "1");
-        let _company = with_company(&scene);
-        assert_eq!(said(scene.direct(&["hsa", "forms"])), FORMS);
+        let hip =
+            HipEnvironment::new(TestEnvironment::with_service()).with("XLOG_LEVEL", "INFO").with(way, "1");
+        let _load = spawn_background_load(&hip);
+        assert_eq!(stdout_of(hip.direct(&["hsa", "forms"])), FORMS);
         for priority in ["high", "-100"] {
-            let output = ended(&mut scene.run(&["--priority", priority], &["hsa", "forms"]));
+            let output = output_of(&mut hip.run(&["--priority", priority], &["hsa", "forms"]));
             let log = String::from_utf8_lossy(&output.stderr);
             assert_eq!(String::from_utf8_lossy(&output.stdout), FORMS, "{priority}: {log}");
             let way = log
@@ -45,93 +46,99 @@ fn every_packet_arrives_once_whichever_way_the_table_came() {
             assert_eq!(way, 1, "{log}");
         }
         assert_eq!(
-            said(scene.run(&IMPORTANT, &["hsa", "again"])),
+            stdout_of(hip.run(&HIGH_PRIORITY, &["hsa", "again"])),
             FORMS.repeat(2),
-            "after it was begun anew"
+            "after a second hsa_init"
         );
     }
 }
 
 #[test]
-fn it_is_a_task_like_others_at_the_level_of_its_device() {
-    let scene = Scene::new(Stage::with_service());
-    let low = Actor::enter(scene.run(&UNIMPORTANT, &["hsa", "work", "100000", "6", "500"]));
-    low.line();
-    let task = |name: &str| scene.stage.status().tasks.into_iter().find(|task| task.name == name);
-    eventually("it is scheduled", || task("low").is_some_and(|task| task.queues == 2));
-    assert!(scene.stage.status().queues.iter().all(|queue| queue.level == 3), "by the driver");
-    // A HIP program and one without share the device, by its address.
-    let high = Actor::enter(scene.run(&IMPORTANT, &["linked", "work", "1", "100", "20000"]));
-    eventually("it gives way to a HIP program", || {
+fn hsa_program_is_a_task_on_the_same_device_as_hip_programs() {
+    let hip = HipEnvironment::new(TestEnvironment::with_service());
+    let low = TestProgram::spawn(hip.run(&LOW_PRIORITY, &["hsa", "work", "100000", "6", "500"]));
+    low.next_line();
+    let task = |name: &str| hip.env.status().tasks.into_iter().find(|task| task.name == name);
+    wait_until("the program is scheduled", || task("low").is_some_and(|task| task.queues == 2));
+    assert!(hip.env.status().queues.iter().all(|queue| queue.level == 3), "the driver stops queues");
+    // The HIP program and the HSA program share the device, by its PCI address.
+    let high = TestProgram::spawn(hip.run(&HIGH_PRIORITY, &["linked", "work", "1", "100", "20000"]));
+    wait_until("the HIP program of higher priority holds it", || {
         task("low").is_some_and(|task| task.state == TaskState::Held)
     });
-    eventually("its queues are inactive", || scene.driver_log().contains(" share 0 "));
+    wait_until("the queues are inactive", || hip.driver_log().contains(" share 0 "));
     assert_eq!(task("low").map(|task| task.device), task("high").map(|task| task.device));
     drop(high);
     low.lines.try_iter().for_each(drop);
     for _ in 0..3 {
-        low.line();
+        low.next_line();
     }
 }
 
 #[test]
-fn requests_take_as_long_beside_a_batch_as_alone() {
+fn request_latency_beside_a_batch_is_close_to_alone() {
     const REQUESTS: [&str; 6] = ["hsa", "requests", "40", "8", "1000", "20"];
-    measured(|| {
-        let latencies = |command| {
-            let program = Actor::enter(command);
-            let mut all: Vec<u64> = (0..40).map(|_| program.line().parse().unwrap()).collect();
-            all.sort_unstable();
-            all[all.len() / 2]
+    let measure = || {
+        let median = |command| {
+            let program = TestProgram::spawn(command);
+            let mut latencies: Vec<u64> = (0..40).map(|_| program.next_line().parse().unwrap()).collect();
+            latencies.sort_unstable();
+            latencies[latencies.len() / 2]
         };
-        let alone = latencies(Scene::new(Stage::without_service()).direct(&REQUESTS));
-        let beside = |options: &[&str], length: &str| {
-            let scene = Scene::new(Stage::with_service());
-            let low: Vec<_> = UNIMPORTANT.iter().chain(options).copied().collect();
-            let batch = Actor::enter(scene.run(&low, &["hsa", "work", "100000", "6", length]));
-            batch.line();
-            let took = latencies(scene.run(&IMPORTANT, &REQUESTS));
+        let alone = median(HipEnvironment::new(TestEnvironment::without_service()).direct(&REQUESTS));
+        let beside = |options: &[&str], kernel_us: &str| {
+            let hip = HipEnvironment::new(TestEnvironment::with_service());
+            let low: Vec<_> = LOW_PRIORITY.iter().chain(options).copied().collect();
+            let batch = TestProgram::spawn(hip.run(&low, &["hsa", "work", "100000", "6", kernel_us]));
+            batch.next_line();
+            let latency = median(hip.run(&HIGH_PRIORITY, &REQUESTS));
             batch.lines.try_iter().for_each(drop);
-            batch.line();
-            took
+            batch.next_line();
+            latency
         };
-        // As the device has it: nobody schedules.
-        let scene = Scene::new(Stage::without_service());
-        let batch = Actor::enter(scene.direct(&["hsa", "work", "100000", "6", "20000"]));
-        batch.line();
-        let native = latencies(scene.direct(&REQUESTS));
+        // Without the scheduler.
+        let hip = HipEnvironment::new(TestEnvironment::without_service());
+        let batch = TestProgram::spawn(hip.direct(&["hsa", "work", "100000", "6", "20000"]));
+        batch.next_line();
+        let native = median(hip.direct(&REQUESTS));
         drop(batch);
-        let (third, first) = (beside(&[], "20000"), beside(&["--level", "1", "--budget", "4ms"], "2000"));
+        let level_3 = beside(&[], "20000");
+        let level_1 = beside(&["--level", "1", "--budget", "4ms"], "2000");
         println!(
-            "alone {alone} us; beside 20 ms {native} us, at level 3 {third} us; level 1 beside 2 ms {first} us"
+            "alone {alone} us; beside 20 ms {native} us, at level 3 {level_3} us; level 1 beside 2 ms {level_1} us"
         );
-        // Most of what the other cost it is gone, on a machine that is busy itself.
-        let told = || format!("alone {alone} us, native {native} us, level 3 {third} us, level 1 {first} us");
-        claim(2 * third.saturating_sub(alone) <= native.saturating_sub(alone), told)?;
-        // Its window, one command more, and what the machine needs to tell one from the other.
-        claim(first <= alone + 4000 + 2000 + alone / 2, told)?;
-        Ok(())
+        (alone, native, level_3, level_1)
+    };
+    retry_comparison(measure, |(alone, native, level_3, level_1)| {
+        let describe =
+            || format!("alone {alone} us, native {native} us, level 3 {level_3} us, level 1 {level_1} us");
+        // Scheduling removes at least half of the delay that the batch causes, even on a busy machine.
+        require(2 * level_3.saturating_sub(alone) <= native.saturating_sub(alone), describe)?;
+        // The window of 4 ms, one more command of 2 ms, and the switch between the programs.
+        require(level_1 <= alone + 4000 + 2000 + alone / 2, describe)
     });
 }
 
 #[test]
 fn another_tool_keeps_working() {
-    let tool = kit().programs.join("libhsatool.so");
-    let scene = Scene::new(Stage::with_service()).with("XLOG_LEVEL", "INFO").with("HSA_TOOLS_LIB", &tool);
+    let tool = hip_build().programs.join("libhsatool.so");
+    let hip = HipEnvironment::new(TestEnvironment::with_service())
+        .with("XLOG_LEVEL", "INFO")
+        .with("HSA_TOOLS_LIB", &tool);
     let expected = "round 0\nround 1\nround 2\nthe tool saw 2 queues and every doorbell\n";
-    assert_eq!(said(scene.direct(&["hsa", "work", "3", "7", "100"])), expected);
-    let output = ended(&mut scene.run(&IMPORTANT, &["hsa", "work", "3", "7", "100"]));
+    assert_eq!(stdout_of(hip.direct(&["hsa", "work", "3", "7", "100"])), expected);
+    let output = output_of(&mut hip.run(&HIGH_PRIORITY, &["hsa", "work", "3", "7", "100"]));
     let log = String::from_utf8_lossy(&output.stderr);
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{log}");
     assert!(log.contains("HSA is scheduled by ROCr's tools interface"), "{log}");
 }
 
 #[test]
-fn a_runtime_that_is_told_of_us_needs_no_preload() {
-    let scene = Scene::new(Stage::with_service()).with("XLOG_LEVEL", "INFO");
-    let mut command = scene.direct(&["hsa", "again"]);
-    command.env("HSA_TOOLS_LIB", scene.stage.library("libxsched.so"));
-    let output = ended(command.env("XSCHED_SCHEDULER", "GLB").env("XSCHED_AUTO_XQUEUE", "ON"));
+fn runtime_configured_with_the_library_needs_no_preload() {
+    let hip = HipEnvironment::new(TestEnvironment::with_service()).with("XLOG_LEVEL", "INFO");
+    let mut command = hip.direct(&["hsa", "again"]);
+    command.env("HSA_TOOLS_LIB", hip.env.library("libxsched.so"));
+    let output = output_of(command.env("XSCHED_SCHEDULER", "GLB").env("XSCHED_AUTO_XQUEUE", "ON"));
     let log = String::from_utf8_lossy(&output.stderr);
     assert_eq!(String::from_utf8_lossy(&output.stdout), FORMS.repeat(2), "{log}");
     assert!(log.contains("HSA is scheduled by ROCr's tools interface"), "{log}");
@@ -142,11 +149,11 @@ fn a_runtime_that_is_told_of_us_needs_no_preload() {
 }
 
 #[test]
-fn queues_are_left_to_hip_where_it_is_there() {
-    let scene = Scene::new(Stage::with_service())
+fn hip_hooks_handle_the_queues_when_hip_is_loaded() {
+    let hip = HipEnvironment::new(TestEnvironment::with_service())
         .with("XLOG_LEVEL", "INFO")
-        .with("HIP_RUNTIME", kit().runtime.join("libamdhip64.so.6"));
-    let output = ended(&mut scene.run(&IMPORTANT, &["hsa", "forms"]));
+        .with("HIP_RUNTIME", hip_build().runtime.join("libamdhip64.so.6"));
+    let output = output_of(&mut hip.run(&HIGH_PRIORITY, &["hsa", "forms"]));
     let log = String::from_utf8_lossy(&output.stderr);
     assert_eq!(String::from_utf8_lossy(&output.stdout), FORMS, "{log}");
     assert!(log.contains("ROCr's queues are left to libamdhip64.so"), "{log}");
@@ -154,12 +161,13 @@ fn queues_are_left_to_hip_where_it_is_there() {
 }
 
 #[test]
-fn a_table_that_is_not_as_expected_is_left_alone() {
-    // The last has one function less than we need.
+fn table_of_unexpected_size_is_not_modified() {
+    // A table of 352 bytes lacks one of the needed functions.
     for size in ["0", "16", "352"] {
-        let scene =
-            Scene::new(Stage::with_service()).with("XLOG_LEVEL", "WARN").with("HSA_STANDIN_SIZE", size);
-        let output = ended(&mut scene.run(&IMPORTANT, &["hsa", "forms"]));
+        let hip = HipEnvironment::new(TestEnvironment::with_service())
+            .with("XLOG_LEVEL", "WARN")
+            .with("HSA_STANDIN_SIZE", size);
+        let output = output_of(&mut hip.run(&HIGH_PRIORITY, &["hsa", "forms"]));
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(String::from_utf8_lossy(&output.stdout), FORMS, "{size}: {log}");
         assert!(log.contains("a ROCr runtime's table of functions is not as expected"), "{size}: {log}");

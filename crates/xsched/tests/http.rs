@@ -14,7 +14,7 @@ use xsched_ipc::socket::Packet;
 
 #[path = "common/live.rs"]
 mod live;
-use live::{DEVICE, Live, Program, until};
+use live::{DEVICE, FakeProgram, RunningService, wait_until};
 
 fn ask(address: SocketAddr, method: &str, target: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
@@ -30,28 +30,28 @@ fn json(address: SocketAddr, method: &str, target: &str, body: &str) -> Value {
     serde_json::from_str(&ask(address, method, target, body)).unwrap()
 }
 
-fn queues(service: &Live) -> Vec<Value> {
+fn queues(service: &RunningService) -> Vec<Value> {
     json(service.http, "GET", "/xqueues", "")["xqueues"].as_array().unwrap().clone()
 }
 
 /// A program with an unimportant queue in slot 0 and an important one in slot 1.
-fn program(service: &Live) -> Program {
-    let program = Program::join(service, "serving \"it\"");
+fn program(service: &RunningService) -> FakeProgram {
+    let program = FakeProgram::join(service, "serving \"it\"");
     for threshold in [0, 16] {
         program.queue(threshold);
     }
-    program.raise(1, 5);
-    until("two queues", || queues(service).len() == 2);
+    program.set_priority(1, 5);
+    wait_until("two queues", || queues(service).len() == 2);
     program
 }
 
 #[test]
 fn the_reference_s_interface_shows_and_changes_what_runs() {
-    let service = Live::new();
+    let service = RunningService::new();
     let program = program(&service);
-    program.busy(0);
-    program.busy(1);
-    until("the less important queue is held", || program.is_held(0));
+    program.mark_busy(0);
+    program.mark_busy(1);
+    wait_until("the less important queue is held", || program.is_held(0));
 
     let queues = queues(&service);
     let pid = std::process::id();
@@ -79,7 +79,7 @@ fn the_reference_s_interface_shows_and_changes_what_runs() {
 
     let hint = json!({ "hint_type": 1, "pid": pid, "priority": 9 }).to_string();
     assert_eq!(json(service.http, "POST", "/hint", &hint), success);
-    until("the raised queue runs", || !program.is_held(0));
+    wait_until("the raised queue runs", || !program.is_held(0));
     for policy in 1..=11 {
         assert_eq!(json(service.http, "POST", &format!("/policy?policy={policy}"), ""), success);
         assert_eq!(json(service.http, "GET", "/policy", ""), json!({ "policy": policy }));
@@ -88,7 +88,7 @@ fn the_reference_s_interface_shows_and_changes_what_runs() {
 
 #[test]
 fn xcli_works_on_a_real_service() {
-    let service = Live::new();
+    let service = RunningService::new();
     let program = program(&service);
     let links = tempfile::tempdir().unwrap();
     let link = links.path().join("xcli");
@@ -98,9 +98,9 @@ fn xcli_works_on_a_real_service() {
         command.args(["-p", &service.http.port().to_string()]).args(arguments);
         command
     };
-    program.busy(0);
-    program.busy(1);
-    until("the less important queue is held", || program.is_held(0));
+    program.mark_busy(0);
+    program.mark_busy(1);
+    wait_until("the less important queue is held", || program.is_held(0));
     xcli(&["list"]).assert().success().stdout(contains("  held  ").and(contains("  running  ")));
     xcli(&["policy", "-s", "-n", "SPUP"]).assert().success();
     xcli(&["policy", "-q"]).assert().success().stdout(contains("SPUP"));
@@ -109,14 +109,14 @@ fn xcli_works_on_a_real_service() {
 
 #[test]
 fn metrics_follow_what_happens() {
-    let service = Live::new();
+    let service = RunningService::new();
     let program = program(&service);
     let page = || ask(service.metrics, "GET", "/metrics", "");
     let has = |page: &str, text: &str| page.lines().any(|line| line.starts_with(text));
-    program.busy(0);
-    program.busy(1);
+    program.mark_busy(0);
+    program.mark_busy(1);
     let tasks = r#"xsched_tasks{device="0000:00:06.0",state="held"} 1"#;
-    until("one task is held", || has(&page(), tasks));
+    wait_until("one task is held", || has(&page(), tasks));
     let found = page();
     assert!(found.contains(r#"name="serving \"it\"",device="0000:00:06.0",uid="#), "{found}");
     assert!(has(&found, "xsched_joins_total 1"), "{found}");
@@ -125,13 +125,13 @@ fn metrics_follow_what_happens() {
     assert!(!has(&found, "xsched_round_seconds_count 0"), "{found}");
     assert!(!has(&found, "xsched_orders_written_total 0"), "{found}");
     drop(program);
-    until("the program is gone", || has(&page(), "xsched_leaves_total 1"));
+    wait_until("the program is gone", || has(&page(), "xsched_leaves_total 1"));
     assert!(!page().contains("\nxsched_task_info{"));
 }
 
 #[test]
 fn a_trace_shows_who_ran_and_who_was_held() {
-    let service = Live::new();
+    let service = RunningService::new();
     let program = program(&service);
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut child = std::process::Command::new(cargo_bin!("xsched"))
@@ -144,14 +144,14 @@ fn a_trace_shows_who_ran_and_who_was_held() {
         .unwrap();
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(said.next().unwrap().unwrap().starts_with("recording"));
-    program.busy(0);
-    until("it runs", || queues(&service).iter().any(|queue| queue["ready"] == true));
-    program.busy(1);
-    until("it is held", || program.is_held(0));
-    program.idle(1);
-    until("it runs again", || !program.is_held(0));
-    program.idle(0);
-    until("all is quiet", || queues(&service).iter().all(|queue| queue["ready"] == false));
+    program.mark_busy(0);
+    wait_until("it runs", || queues(&service).iter().any(|queue| queue["ready"] == true));
+    program.mark_busy(1);
+    wait_until("it is held", || program.is_held(0));
+    program.mark_idle(1);
+    wait_until("it runs again", || !program.is_held(0));
+    program.mark_idle(0);
+    wait_until("all is quiet", || queues(&service).iter().all(|queue| queue["ready"] == false));
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
         .unwrap();
     assert!(child.wait().unwrap().success());

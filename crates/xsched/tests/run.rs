@@ -1,27 +1,30 @@
 //! `xsched run` with real programs, real processes and a real service, on the simulated device.
 //!
-//! The programs are in C, linked to `libxsim.so` as to any vendor's library; they know nothing of XSched.
+//! The programs are in C, linked to `libxsim.so` as to a vendor's library, without any XSched code.
 
-mod stage;
+mod environment;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod skipped;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Output, Stdio};
 
+use environment::{TestEnvironment, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
-use stage::{Stage, eventually};
+use skipped::skip;
 use xsched_ipc::protocol::{Reply, Request, Settings, TaskState, TaskStatus};
 
-/// What a person or a script can see of a program that has ended.
+/// What a user or a script can see of a program that has exited.
 fn seen(output: &Output) -> (String, String, Option<i32>, Option<i32>) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (text(&output.stdout), text(&output.stderr), output.status.code(), output.status.signal())
 }
 
 /// Runs a program directly and under the scheduler, and demands that nobody can tell the difference.
-fn assert_same(stage: &Stage, command: &[&str]) -> String {
-    let direct = seen(&stage.direct(command).stdin(Stdio::null()).output().unwrap());
-    let scheduled = seen(&stage.run(&[], command).stdin(Stdio::null()).output().unwrap());
+fn assert_same(env: &TestEnvironment, command: &[&str]) -> String {
+    let direct = seen(&env.direct(command).stdin(Stdio::null()).output().unwrap());
+    let scheduled = seen(&env.run(&[], command).stdin(Stdio::null()).output().unwrap());
     assert_eq!(direct, scheduled, "{command:?}");
     assert_eq!(direct.1, "", "{command:?} complained");
     direct.0
@@ -46,16 +49,16 @@ fn task<'a>(tasks: &'a [TaskStatus], name: &str) -> Option<&'a TaskStatus> {
 
 #[test]
 fn a_program_does_the_same_under_the_scheduler() {
-    let stage = Stage::with_service();
-    let said = assert_same(&stage, &["work", "-q", "3", "-s", "3", "4", "30", "50"]);
+    let env = TestEnvironment::with_service();
+    let said = assert_same(&env, &["work", "-q", "3", "-s", "3", "4", "30", "50"]);
     assert!(said.ends_with("finished 120\n"), "{said}");
-    assert_same(&stage, &["work", "1", "0", "1"]);
+    assert_same(&env, &["work", "1", "0", "1"]);
 }
 
 #[test]
 fn events_and_errors_are_the_vendors_own() {
-    let stage = Stage::with_service();
-    let said = assert_same(&stage, &["events"]);
+    let env = TestEnvironment::with_service();
+    let said = assert_same(&env, &["events"]);
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines[..3], ["never recorded: 0", "at once: 2 2 2", "afterwards: 0 0, 1"], "{said}");
     assert!(lines[3].starts_with("nothing: 1 not a handle"), "{said}");
@@ -65,77 +68,76 @@ fn events_and_errors_are_the_vendors_own() {
 
 #[test]
 fn scripts_and_pipelines_do_the_same() {
-    let stage = Stage::with_service();
-    let script = stage.file("script", "#!/bin/sh\nset -e\nwork 2 5 50\nexit 9\n");
-    assert!(assert_same(&stage, &[&script]).ends_with("finished 10\n"));
+    let env = TestEnvironment::with_service();
+    let script = env.file("script", "#!/bin/sh\nset -e\nwork 2 5 50\nexit 9\n");
+    assert!(assert_same(&env, &[&script]).ends_with("finished 10\n"));
     let pipeline = "work 3 5 50 | tail -1 | tr a-z A-Z; work -s 4 1 1 50 >/dev/null || echo failed $?";
-    assert_eq!(assert_same(&stage, &["sh", "-c", pipeline]), "FINISHED 15\nfailed 4\n");
+    assert_eq!(assert_same(&env, &["sh", "-c", pipeline]), "FINISHED 15\nfailed 4\n");
 }
 
 #[test]
 fn families_of_processes_do_the_same() {
-    let stage = Stage::with_service();
-    let servers = assert_same(&stage, &["family", "servers", "5"]);
+    let env = TestEnvironment::with_service();
+    let servers = assert_same(&env, &["family", "servers", "5"]);
     assert_eq!(servers.matches("child: 5\n").count(), 5, "{servers}");
-    assert_same(&stage, &["family", "inherit"]);
-    assert_eq!(assert_same(&stage, &["family", "daemon"]), "parent: 5\ngrandchild: 5\n");
-    assert_eq!(assert_same(&stage, &["family", "chain", "3"]), "link: 5\n".repeat(4));
+    assert_same(&env, &["family", "inherit"]);
+    assert_eq!(assert_same(&env, &["family", "daemon"]), "parent: 5\ngrandchild: 5\n");
+    assert_eq!(assert_same(&env, &["family", "chain", "3"]), "link: 5\n".repeat(4));
 }
 
 #[test]
 fn children_of_a_program_are_tasks_of_their_own() {
-    let stage = Stage::with_service();
+    let env = TestEnvironment::with_service();
     let both = "work 1000 20 1000 & work 1000 20 1000 & wait";
-    let mut shell =
-        stage.run(&["--name", "pair"], &["sh", "-c", both]).stdout(Stdio::null()).spawn().unwrap();
-    eventually("both are scheduled", || {
-        stage.status().tasks.iter().filter(|task| task.name == "pair").count() == 2
+    let mut shell = env.run(&["--name", "pair"], &["sh", "-c", both]).stdout(Stdio::null()).spawn().unwrap();
+    wait_until("both are scheduled", || {
+        env.status().tasks.iter().filter(|task| task.name == "pair").count() == 2
     });
-    for task in stage.status().tasks {
+    for task in env.status().tasks {
         kill_process(Pid::from_raw(i32::try_from(task.pid).unwrap()).unwrap(), Signal::KILL).unwrap();
     }
     shell.wait().unwrap();
-    eventually("they are gone", || stage.status().tasks.is_empty());
+    wait_until("they are gone", || env.status().tasks.is_empty());
 }
 
 #[test]
 fn a_forked_child_joins_by_itself_and_leaves_its_parents_place_alone() {
-    let stage = Stage::with_service();
-    let mut parent = stage.run(&[], &["family", "nursery"]);
+    let env = TestEnvironment::with_service();
+    let mut parent = env.run(&[], &["family", "nursery"]);
     let mut parent = parent.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let _output = wait_for_line(&mut parent, "ready");
-    let status = stage.status();
+    let status = env.status();
     let queues = |pid: u32| status.queues.iter().filter(|queue| queue.pid == pid).count();
     let child = status.tasks.iter().map(|task| task.pid).find(|pid| *pid != parent.id());
     let child = child.expect("the child is scheduled as a task of its own");
     assert_eq!((queues(parent.id()), queues(child)), (1, 1), "{:?}", status.queues);
     parent.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert_eq!(parent.wait().unwrap().code(), Some(0));
-    eventually("both are gone", || stage.status().tasks.is_empty());
+    wait_until("both are gone", || env.status().tasks.is_empty());
 }
 
 #[test]
 fn a_program_that_closes_our_descriptor_hears_nothing_of_us() {
-    let stage = Stage::with_service();
-    let other = stage.run(&["--name", "other"], &["work", "100000", "2", "1000"]);
-    let mut other = stage.spawn(other);
-    eventually("somebody competes", || task(&stage.status().tasks, "other").is_some());
-    assert_eq!(assert_same(&stage, &["family", "closer"]), "heard 0\n");
+    let env = TestEnvironment::with_service();
+    let other = env.run(&["--name", "other"], &["work", "100000", "2", "1000"]);
+    let mut other = env.spawn(other);
+    wait_until("somebody competes", || task(&env.status().tasks, "other").is_some());
+    assert_eq!(assert_same(&env, &["family", "closer"]), "heard 0\n");
     other.kill().unwrap();
     other.wait().unwrap();
 }
 
 #[test]
 fn a_library_the_program_opens_itself_works_the_same() {
-    let stage = Stage::with_service();
-    let library = stage.library("libxsim.so");
-    let said = assert_same(&stage, &["opened", &library]);
+    let env = TestEnvironment::with_service();
+    let library = env.library("libxsim.so");
+    let said = assert_same(&env, &["opened", &library]);
     assert_eq!(said, "0 0 0 0 0 0 0 0 0 0 0 0 0\n", "open, create, ten launches, synchronize");
-    let mut program = stage.run(&["--name", "opener"], &["opened", &library]);
+    let mut program = env.run(&["--name", "opener"], &["opened", &library]);
     let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let _output = wait_for_line(&mut program, said.trim_end());
-    eventually("it is scheduled", || task(&stage.status().tasks, "opener").is_some());
-    let status = stage.status();
+    wait_until("it is scheduled", || task(&env.status().tasks, "opener").is_some());
+    let status = env.status();
     let task = task(&status.tasks, "opener").unwrap();
     assert_eq!((task.pid, task.queues), (program.id(), 1));
     program.stdin.take().unwrap().write_all(b"\n").unwrap();
@@ -144,9 +146,9 @@ fn a_library_the_program_opens_itself_works_the_same() {
 
 #[test]
 fn own_failures_have_the_statuses_of_env_and_nice() {
-    let stage = Stage::without_service();
+    let env = TestEnvironment::without_service();
     let ends = |arguments: &[&str]| {
-        let output = stage.xsched(arguments).output().unwrap();
+        let output = env.xsched(arguments).output().unwrap();
         let (_, complaint, status, _) = seen(&output);
         (status, complaint)
     };
@@ -159,18 +161,18 @@ fn own_failures_have_the_statuses_of_env_and_nice() {
     assert_eq!(ends(&["run"]).0, Some(125));
     assert_eq!(ends(&["run", "--help"]).0, Some(0));
 
-    let stage = Stage::with_service();
-    let ends = |command: &str| seen(&stage.run(&[], &[command]).output().unwrap());
+    let env = TestEnvironment::with_service();
+    let ends = |command: &str| seen(&env.run(&[], &[command]).output().unwrap());
     let (_, complaint, status, _) = ends("no-such-program");
     assert_eq!((status, complaint.lines().count()), (Some(127), 1), "{complaint}");
     assert_eq!(ends("/").2, Some(126));
-    let output = stage.run(&[], &["true"]).env("XSCHED_LIBRARY", "/no/such/file").output().unwrap();
+    let output = env.run(&[], &["true"]).env("XSCHED_LIBRARY", "/no/such/file").output().unwrap();
     assert_eq!(output.status.code(), Some(125));
 }
 
 #[test]
 fn wishes_reach_the_program_and_the_service() {
-    let stage = Stage::with_service();
+    let env = TestEnvironment::with_service();
     let hint_request = [
         "--priority",
         "-7",
@@ -187,7 +189,7 @@ fn wishes_reach_the_program_and_the_service() {
         "--name",
         "the one",
     ];
-    let output = stage.run(&hint_request, &["env"]).env("LD_PRELOAD", "").output().unwrap();
+    let output = env.run(&hint_request, &["env"]).env("LD_PRELOAD", "").output().unwrap();
     let variables = String::from_utf8(output.stdout).unwrap();
     for expected in [
         "XSCHED_SCHEDULER=GLB",
@@ -202,15 +204,15 @@ fn wishes_reach_the_program_and_the_service() {
     ] {
         assert!(variables.lines().any(|line| line == expected), "{expected} is missing in\n{variables}");
     }
-    let mut program = stage
+    let mut program = env
         .run(&hint_request, &["family", "late"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let _output = wait_for_line(&mut program, "begun");
-    eventually("it is scheduled", || task(&stage.status().tasks, "the one").is_some());
-    let status = stage.status();
+    wait_until("it is scheduled", || task(&env.status().tasks, "the one").is_some());
+    let status = env.status();
     let task = task(&status.tasks, "the one").unwrap();
     assert_eq!((task.priority, task.share), (-7, 30));
     assert_eq!((task.deadline_us, task.laxity_us, task.pid), (Some(5_000), Some(2_000), program.id()));
@@ -221,9 +223,9 @@ fn wishes_reach_the_program_and_the_service() {
 
 #[test]
 fn bad_values_in_the_environment_are_ignored_and_named_to_who_asks() {
-    let stage = Stage::with_service();
+    let env = TestEnvironment::with_service();
     let with = |level: Option<&str>| {
-        let mut command = stage.run(&[], &["work", "1", "1", "50"]);
+        let mut command = env.run(&[], &["work", "1", "1", "50"]);
         command.env("XSCHED_AUTO_XQUEUE_UTILIZATION", "most of it");
         if let Some(level) = level {
             command.env("XLOG_LEVEL", level);
@@ -238,9 +240,9 @@ fn bad_values_in_the_environment_are_ignored_and_named_to_who_asks() {
 
 #[test]
 fn signals_are_the_programs_own() {
-    let stage = Stage::with_service();
+    let env = TestEnvironment::with_service();
     let start = |command: &[&str]| {
-        stage.run(&[], command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        env.run(&[], command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
     };
     let mut sleeper = start(&["sh", "-c", "echo ready; exec sleep 1000"]);
     let _output = wait_for_line(&mut sleeper, "ready");
@@ -262,7 +264,7 @@ fn signals_are_the_programs_own() {
 
 #[test]
 fn a_guest_takes_nothing_it_does_not_need() {
-    let stage = Stage::with_service();
+    let env = TestEnvironment::with_service();
     let looks = |command: &mut Command| -> Vec<(u32, u32)> {
         let output = command.stdin(Stdio::null()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -273,10 +275,10 @@ fn a_guest_takes_nothing_it_does_not_need() {
             })
             .collect()
     };
-    assert_eq!(looks(&mut stage.direct(&["guest"])), looks(&mut stage.run(&[], &["guest"])));
+    assert_eq!(looks(&mut env.direct(&["guest"])), looks(&mut env.run(&[], &["guest"])));
 
     let (direct, scheduled) =
-        (looks(&mut stage.direct(&["guest", "use"])), looks(&mut stage.run(&[], &["guest", "use"])));
+        (looks(&mut env.direct(&["guest", "use"])), looks(&mut env.run(&[], &["guest", "use"])));
     assert_eq!(direct[..2], scheduled[..2], "something was there before the first queue");
     let ((threads, descriptors), (threads_now, descriptors_now)) = (direct[2], scheduled[2]);
     assert_eq!(descriptors_now, descriptors + 1, "the connection and nothing else");
@@ -288,14 +290,14 @@ fn a_guest_takes_nothing_it_does_not_need() {
 
 #[test]
 fn an_important_program_holds_the_other_and_both_get_done() {
-    let stage = Stage::with_service();
-    let low = stage.run(&["--priority", "low", "--name", "low"], &["work", "150", "20", "500"]);
-    let mut low = stage.spawn(low);
-    eventually("the first is there", || task(&stage.status().tasks, "low").is_some());
-    let high = stage.run(&["--priority", "high", "--name", "high"], &["work", "20", "20", "500"]);
-    let high = stage.spawn(high);
-    eventually("the other is held", || {
-        let tasks = stage.status().tasks;
+    let env = TestEnvironment::with_service();
+    let low = env.run(&["--priority", "low", "--name", "low"], &["work", "150", "20", "500"]);
+    let mut low = env.spawn(low);
+    wait_until("the first is there", || task(&env.status().tasks, "low").is_some());
+    let high = env.run(&["--priority", "high", "--name", "high"], &["work", "20", "20", "500"]);
+    let high = env.spawn(high);
+    wait_until("the other is held", || {
+        let tasks = env.status().tasks;
         task(&tasks, "low").is_some_and(|low| low.state == TaskState::Held)
             && task(&tasks, "high").is_some_and(|high| high.state == TaskState::Running)
     });
@@ -310,30 +312,31 @@ fn an_important_program_holds_the_other_and_both_get_done() {
 
 #[test]
 fn whoever_is_held_when_the_service_is_killed_runs_on_and_joins_the_next() {
-    let mut stage = Stage::with_service();
-    let high = stage.run(&["--priority", "high", "--name", "high"], &["work", "100000", "20", "1000"]);
-    let mut high = stage.spawn(high);
-    eventually("one is there", || task(&stage.status().tasks, "high").is_some());
-    let low = stage.run(&["--priority", "low", "--name", "low"], &["work", "100000", "1", "100"]);
-    let mut low = stage.spawn(low);
-    let held =
-        |stage: &Stage| task(&stage.status().tasks, "low").is_some_and(|low| low.state == TaskState::Held);
-    eventually("it is held", || held(&stage));
+    let mut env = TestEnvironment::with_service();
+    let high = env.run(&["--priority", "high", "--name", "high"], &["work", "100000", "20", "1000"]);
+    let mut high = env.spawn(high);
+    wait_until("one is there", || task(&env.status().tasks, "high").is_some());
+    let low = env.run(&["--priority", "low", "--name", "low"], &["work", "100000", "1", "100"]);
+    let mut low = env.spawn(low);
+    let held = |env: &TestEnvironment| {
+        task(&env.status().tasks, "low").is_some_and(|low| low.state == TaskState::Held)
+    };
+    wait_until("it is held", || held(&env));
     let mut lines = BufReader::new(low.stdout.take().unwrap()).lines();
-    stage.kill_service();
+    env.kill_service();
     for _ in 0..50 {
         lines.next().expect("it runs on").unwrap();
     }
     let reader = std::thread::spawn(move || lines.for_each(drop));
-    stage.start_service();
-    eventually("both are back", || {
-        let tasks = stage.status().tasks;
+    env.start_service();
+    wait_until("both are back", || {
+        let tasks = env.status().tasks;
         task(&tasks, "low").is_some() && task(&tasks, "high").is_some()
     });
-    eventually("it is held again", || held(&stage));
+    wait_until("it is held again", || held(&env));
     high.kill().unwrap();
     high.wait().unwrap();
-    eventually("it has the device to itself", || !held(&stage));
+    wait_until("it has the device to itself", || !held(&env));
     low.kill().unwrap();
     low.wait().unwrap();
     reader.join().unwrap();
@@ -341,27 +344,27 @@ fn whoever_is_held_when_the_service_is_killed_runs_on_and_joins_the_next() {
 
 #[test]
 fn a_service_that_hangs_holds_nobody() {
-    let stage = Stage::with_service();
-    let high = stage.run(&["--priority", "high", "--name", "high"], &["work", "100000", "20", "1000"]);
-    let high = stage.spawn(high);
-    eventually("one is there", || task(&stage.status().tasks, "high").is_some());
-    let low = stage.run(&["--priority", "low", "--name", "low"], &["work", "100000", "1", "100"]);
-    let mut low = stage.spawn(low);
-    let held = || task(&stage.status().tasks, "low").is_some_and(|low| low.state == TaskState::Held);
-    eventually("it is held", held);
+    let env = TestEnvironment::with_service();
+    let high = env.run(&["--priority", "high", "--name", "high"], &["work", "100000", "20", "1000"]);
+    let high = env.spawn(high);
+    wait_until("one is there", || task(&env.status().tasks, "high").is_some());
+    let low = env.run(&["--priority", "low", "--name", "low"], &["work", "100000", "1", "100"]);
+    let mut low = env.spawn(low);
+    let held = || task(&env.status().tasks, "low").is_some_and(|low| low.state == TaskState::Held);
+    wait_until("it is held", held);
     let mut lines = BufReader::new(low.stdout.take().unwrap()).lines();
-    kill_process(stage.service(), Signal::STOP).unwrap();
+    kill_process(env.service(), Signal::STOP).unwrap();
     for _ in 0..50 {
         lines.next().expect("it runs on").unwrap();
     }
 
     // Who comes now is not kept waiting, and is scheduled once the service is awake.
     let late = ["work", "100000", "20", "1000"];
-    let mut late = stage.preloaded(&late).env("XSCHED_NAME", "late").stdout(Stdio::piped()).spawn().unwrap();
+    let mut late = env.preloaded(&late).env("XSCHED_NAME", "late").stdout(Stdio::piped()).spawn().unwrap();
     drop(wait_for_line(&mut late, "round 0"));
-    kill_process(stage.service(), Signal::CONT).unwrap();
-    eventually("it is held again", held);
-    eventually("the late one is scheduled", || task(&stage.status().tasks, "late").is_some());
+    kill_process(env.service(), Signal::CONT).unwrap();
+    wait_until("it is held again", held);
+    wait_until("the late one is scheduled", || task(&env.status().tasks, "late").is_some());
     for mut program in [high, low, late] {
         program.kill().unwrap();
         program.wait().unwrap();
@@ -370,24 +373,24 @@ fn a_service_that_hangs_holds_nobody() {
 
 #[test]
 fn the_settings_of_a_queue_can_be_changed_while_it_is_used() {
-    let stage = Stage::with_service();
-    let mut program = stage.run(&[], &["family", "late"]);
+    let env = TestEnvironment::with_service();
+    let mut program = env.run(&[], &["family", "late"]);
     let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let _output = wait_for_line(&mut program, "begun");
-    let queue = || stage.status().queues.first().cloned();
-    eventually("it is scheduled", || queue().is_some());
+    let queue = || env.status().queues.first().cloned();
+    wait_until("it is scheduled", || queue().is_some());
     let before = queue().unwrap();
     assert_eq!((before.level, before.threshold, before.batch_size), (3, 0, 0));
     let change = |settings| {
-        let answer = stage.ask(&Request::Configure { queue: before.handle, settings });
+        let answer = env.request(&Request::Configure { queue: before.handle, settings });
         assert!(matches!(answer, Reply::Done), "{answer:?}");
     };
     change(Settings { level: Some(2), threshold: Some(4), ..Settings::default() });
-    eventually("both are changed", || {
+    wait_until("both are changed", || {
         queue().is_some_and(|now| (now.level, now.threshold, now.batch_size) == (2, 4, 4))
     });
     change(Settings { batch_size: Some(1), ..Settings::default() });
-    eventually("the other is changed too", || {
+    wait_until("the other is changed too", || {
         queue().is_some_and(|now| (now.threshold, now.batch_size) == (4, 1))
     });
     drop(program.stdin.take());
@@ -396,19 +399,19 @@ fn the_settings_of_a_queue_can_be_changed_while_it_is_used() {
 
 #[test]
 fn a_program_that_exits_while_it_is_held_is_held_no_longer() {
-    let stage = Stage::with_service();
+    let env = TestEnvironment::with_service();
     // Busy for twenty seconds without a gap.
-    let high = stage.run(&["--priority", "high", "--name", "high"], &["work", "1", "1000", "20000"]);
-    let mut high = stage.spawn(high);
-    eventually("the important one works", || task(&stage.status().tasks, "high").is_some());
-    let mut late = stage
+    let high = env.run(&["--priority", "high", "--name", "high"], &["work", "1", "1000", "20000"]);
+    let mut high = env.spawn(high);
+    wait_until("the important one works", || task(&env.status().tasks, "high").is_some());
+    let mut late = env
         .run(&["--priority", "low", "--name", "late"], &["family", "late"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut output = wait_for_line(&mut late, "begun");
-    eventually("the other is there", || task(&stage.status().tasks, "late").is_some());
+    wait_until("the other is there", || task(&env.status().tasks, "late").is_some());
     late.stdin.take().unwrap().write_all(b"\n").unwrap();
     let mut said = String::new();
     output.read_line(&mut said).unwrap();
@@ -421,21 +424,21 @@ fn a_program_that_exits_while_it_is_held_is_held_no_longer() {
 
 #[test]
 fn a_service_is_started_where_there_is_none_and_belongs_to_nobody() {
-    let stage = Stage::without_service();
+    let env = TestEnvironment::without_service();
     // A shell waits for all of its children: a service among them would keep it.
-    let output = stage.run(&[], &["sh", "-c", "work 1 5 50; wait"]).output().unwrap();
+    let output = env.run(&[], &["sh", "-c", "work 1 5 50; wait"]).output().unwrap();
     assert_eq!(seen(&output), ("round 0\nfinished 5\n".to_owned(), String::new(), Some(0), None));
-    let service = stage.status().pid;
-    stage.stop_started_service();
-    eventually("it ends when it is told to", || !std::path::Path::new(&format!("/proc/{service}")).exists());
+    let service = env.status().pid;
+    env.stop_started_service();
+    wait_until("it ends when it is told to", || !std::path::Path::new(&format!("/proc/{service}")).exists());
 }
 
 #[test]
 fn without_any_service_programs_run_all_the_same() {
-    let mut stage = Stage::without_service();
+    let mut env = TestEnvironment::without_service();
     // No socket can be made there, so no service can listen.
-    stage.move_socket("/proc/no/such/place");
-    let output = stage.run(&[], &["work", "-s", "6", "2", "5", "50"]).output().unwrap();
+    env.move_socket("/proc/no/such/place");
+    let output = env.run(&[], &["work", "-s", "6", "2", "5", "50"]).output().unwrap();
     let (said, complaint, status, _) = seen(&output);
     assert_eq!((said.as_str(), status), ("round 0\nround 1\nfinished 10\n", Some(6)));
     assert_eq!(complaint.lines().count(), 1, "{complaint}");
@@ -444,11 +447,11 @@ fn without_any_service_programs_run_all_the_same() {
 
 #[test]
 fn a_process_can_schedule_itself() {
-    let stage = Stage::without_service();
+    let env = TestEnvironment::without_service();
     for (variable, value) in
         [("XSCHED_POLICY", "CFS"), ("XSCHED_SCHEDULER", "LCL"), ("XSCHED_SCHEDULER", "APP")]
     {
-        let mut command = stage.preloaded(&["work", "-q", "2", "2", "20", "50"]);
+        let mut command = env.preloaded(&["work", "-q", "2", "2", "20", "50"]);
         let output = command.env_remove("XSCHED_SCHEDULER").env(variable, value).output().unwrap();
         assert_eq!(
             seen(&output),
@@ -459,10 +462,11 @@ fn a_process_can_schedule_itself() {
 
 #[test]
 fn a_static_program_is_noticed_and_run() {
-    let stage = Stage::with_service();
-    // Some systems have no libraries to link statically.
-    let Some(program) = stage.static_program() else { return };
-    let output = stage.run(&[], &[&program]).output().unwrap();
+    let env = TestEnvironment::with_service();
+    let Some(program) = env.static_program() else {
+        return skip("the compiler cannot link statically (Debian: libc6-dev)");
+    };
+    let output = env.run(&[], &[&program]).output().unwrap();
     let (said, complaint, status, _) = seen(&output);
     assert_eq!((said.as_str(), status), ("static\n", Some(3)));
     assert!(

@@ -25,11 +25,11 @@ impl Service {
     fn start(mut command: Command) -> (Self, String) {
         let mut child = command.spawn().unwrap();
         let mut service = Self { said: BufReader::new(child.stderr.take().unwrap()), child };
-        let line = service.line();
+        let line = service.next_line();
         (service, line)
     }
 
-    fn line(&mut self) -> String {
+    fn next_line(&mut self) -> String {
         let mut line = String::new();
         self.said.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
@@ -39,8 +39,8 @@ impl Service {
         kill_process(Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap(), signal).unwrap();
     }
 
-    fn ends_well(&mut self) {
-        assert!(self.child.wait().unwrap().success(), "{}", self.line());
+    fn expect_success(&mut self) {
+        assert!(self.child.wait().unwrap().success(), "{}", self.next_line());
     }
 }
 
@@ -83,7 +83,7 @@ fn starts_where_nothing_is_and_leaves_nothing_behind() {
         assert_eq!(line, format!("xsched: listening on {}, policy CFS (fair)", socket.display()));
         assert_eq!(pid_at(&socket), service.child.id());
         service.signal(signal);
-        service.ends_well();
+        service.expect_success();
         assert_eq!(std::fs::read_dir(socket.parent().unwrap()).unwrap().count(), 0);
     }
 }
@@ -97,7 +97,7 @@ fn a_second_service_says_what_to_do_and_takes_over_when_asked_to() {
     let mut replace = xsched(&socket);
     replace.arg("--replace");
     let (second, _) = Service::start(replace);
-    first.ends_well();
+    first.expect_success();
     assert_eq!(pid_at(&socket), second.child.id());
 }
 
@@ -150,7 +150,7 @@ fn a_service_that_nobody_uses_ends_by_itself() {
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(connection);
-    service.ends_well();
+    service.expect_success();
     assert!(!socket.exists());
 }
 
@@ -171,7 +171,7 @@ fn a_service_stays_for_a_program_that_has_not_come_to_its_device_yet() {
     }
     drop(program.stdin.take());
     program.wait().unwrap();
-    service.ends_well();
+    service.expect_success();
 }
 
 #[test]

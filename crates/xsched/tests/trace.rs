@@ -20,7 +20,7 @@ use fake_service::{FakeService, busy};
 #[path = "common/live.rs"]
 #[allow(dead_code, reason = "not every test that includes this file needs all of it")]
 mod live;
-use live::{Live, Program, until};
+use live::{FakeProgram, RunningService, wait_until};
 
 /// The track of the stand-in's task.
 const TASK: &str = "task 1 on 0000:00:06.0";
@@ -182,7 +182,7 @@ struct Listener {
 }
 
 impl Listener {
-    fn new(service: &Live) -> Self {
+    fn new(service: &RunningService) -> Self {
         let connection = Connection::to(&service.socket()).unwrap();
         connection.send(&Request::Trace, None, true).unwrap();
         let listener = Self { connection, launches: HashMap::new() };
@@ -220,10 +220,10 @@ fn last_count(trace: &Value, counter: &str) -> Option<u64> {
 
 #[test]
 fn launches_and_waits_of_each_queue_are_in_the_trace() {
-    let service = Live::new();
-    let program = Program::join(&service, "twofold");
+    let service = RunningService::new();
+    let program = FakeProgram::join(&service, "twofold");
     let (low, high) = (program.queue(16), program.queue(16));
-    program.raise(high, 10);
+    program.set_priority(high, 10);
     let file = service.socket().with_file_name("trace.json");
     let mut child = std::process::Command::new(cargo_bin!("xsched"))
         .env("XSCHED_SOCKET", service.socket())
@@ -237,7 +237,7 @@ fn launches_and_waits_of_each_queue_are_in_the_trace() {
     assert!(said.next().unwrap().unwrap().contains("recording"));
 
     let mut listener = Listener::new(&service);
-    program.busy(low);
+    program.mark_busy(low);
     let mut first = 0;
     listener.hear(|what, _| match what {
         EventKind::QueueBusy(queue) => {
@@ -248,14 +248,14 @@ fn launches_and_waits_of_each_queue_are_in_the_trace() {
     });
     // These ring no notifier.
     for _ in 0..4 {
-        program.busy(low);
+        program.mark_busy(low);
     }
     listener.hear(|_, launches| launches.get(&first) == Some(&5));
-    program.busy(high);
-    until("the other is held", || program.is_held(low));
-    program.idle(high);
-    until("the other goes on", || !program.is_held(low));
-    program.idle(low);
+    program.mark_busy(high);
+    wait_until("the other is held", || program.is_held(low));
+    program.mark_idle(high);
+    wait_until("the other goes on", || !program.is_held(low));
+    program.mark_idle(low);
     listener.hear(|what, _| *what == EventKind::QueueIdle(first));
     // Whoever answers has sent to everybody what it sent to us.
     let asks = Connection::to(&service.socket()).unwrap();

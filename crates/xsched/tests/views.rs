@@ -27,18 +27,19 @@ fn without_service() -> Command {
 
 /// A service that refuses what is not its business and keeps what it is told, with a second between two looks.
 fn service() -> FakeService {
-    let world = Mutex::new(World { looks: 0, priority: -100, state: TaskState::Held, policy: "HPF".into() });
+    let world =
+        Mutex::new(FakeState { looks: 0, priority: -100, state: TaskState::Held, policy: "HPF".into() });
     FakeService::new(move |request| world.lock().unwrap().answer(request))
 }
 
-struct World {
+struct FakeState {
     looks: u64,
     priority: i16,
     state: TaskState,
     policy: String,
 }
 
-impl World {
+impl FakeState {
     fn answer(&mut self, request: &Request) -> Vec<Reply> {
         match request {
             Request::Status => self.status(),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-use measured::{claim, measured};
+use measured::{require, retry_comparison};
 
 /// Builds the library and the programs. Answers the directory they are in.
 fn programs() -> &'static Path {
@@ -169,7 +169,7 @@ fn beside(slices: Option<(&str, &str)>) -> Vec<u64> {
 
 #[test]
 fn slices_decide_how_long_requests_take_beside_a_batch() {
-    measured(|| {
+    let measure = || {
         let alone = Machine::new().start(&REQUESTS).latencies();
         let (native, sliced) = (beside(None), beside(Some(("1", "10000"))));
         let [alone, native, sliced] = [alone, native, sliced].map(|all| {
@@ -177,11 +177,14 @@ fn slices_decide_how_long_requests_take_beside_a_batch() {
             middle(&all)
         });
         println!("alone {alone} us, native {native} us, with slices {sliced} us");
+        (alone, native, sliced)
+    };
+    retry_comparison(measure, |(alone, native, sliced)| {
         // It needs more than two slices of 2 ms, and waits for the other's before each of them.
-        claim(2 * native > 3 * alone, || {
+        require(2 * native > 3 * alone, || {
             format!("the batch does no harm: {native} us instead of {alone} us")
         })?;
-        claim(10 * sliced < 13 * alone, || format!("{sliced} us between {alone} us and {native} us"))
+        require(10 * sliced < 13 * alone, || format!("{sliced} us between {alone} us and {native} us"))
     });
 }
 
@@ -205,16 +208,16 @@ fn two_with_the_shortest_slices_starve_each_other() {
         drop(both);
         threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
     };
-    measured(|| {
-        let (usual, shortest) = (rounds_of(&[]), rounds_of(&["1"]));
+    let measure = || (rounds_of(&[]), rounds_of(&["1"]));
+    retry_comparison(measure, |(usual, shortest)| {
         println!("{usual} kernels with the usual slices, {shortest} with the shortest");
-        claim(usual > 4 * shortest.max(1), || format!("{usual} and {shortest}"))
+        require(usual > 4 * shortest.max(1), || format!("{usual} and {shortest}"))
     });
 }
 
 #[test]
 fn a_process_that_is_killed_is_off_the_device() {
-    measured(|| {
+    let measure = || {
         let machine = Machine::new();
         // A kernel of an hour, and a slice so long that it never ends.
         let mut holder = machine.start(&["load", "requests", "1", "1", "3600000000", "1", "3600000000"]);
@@ -222,10 +225,12 @@ fn a_process_that_is_killed_is_off_the_device() {
         let mut waiting = machine.start(&["load", "requests", "1", "1", "1000", "1"]);
         let mut lines = waiting.lines();
         std::thread::sleep(std::time::Duration::from_millis(300));
-        claim(waiting.0.try_wait().unwrap().is_none(), || "it came before the other".into())?;
+        let was_blocked = waiting.0.try_wait().unwrap().is_none();
         holder.0.kill().unwrap();
         holder.0.wait().unwrap();
         assert!(lines.next().unwrap().parse::<u64>().is_ok(), "it has the device now");
-        Ok(())
-    });
+        was_blocked
+    };
+    // On a busy machine the second program may reach the device before the first.
+    retry_comparison(measure, |was_blocked| require(was_blocked, || "it did not wait for the device".into()));
 }

@@ -1,4 +1,4 @@
-//! A stand-in for the service: its socket, and answers that a test makes up.
+//! A stand-in for the service: a real socket, with replies that the test chooses.
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -11,32 +11,32 @@ use xsched_ipc::socket::{self, Connection, Packet};
 
 /// Listens until the test's process ends.
 pub(crate) struct FakeService {
-    /// Keeps the socket's directory; removed with this.
+    /// The directory of the socket.
     directory: tempfile::TempDir,
-    asked: Arc<Mutex<Vec<Request>>>,
+    requests: Arc<Mutex<Vec<Request>>>,
 }
 
 impl FakeService {
-    /// Answers each request with what `answer` makes of it. No reply at all closes the connection.
-    pub(crate) fn new(answer: impl Fn(&Request) -> Vec<Reply> + Send + Sync + 'static) -> Self {
+    /// Sends the replies that `reply` returns for each request. No reply at all closes the connection.
+    pub(crate) fn new(reply: impl Fn(&Request) -> Vec<Reply> + Send + Sync + 'static) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let listener = socket::socket().unwrap();
         let address = SocketAddrUnix::new(directory.path().join("socket")).unwrap();
         rustix::net::bind(&listener, &address).unwrap();
         rustix::net::listen(&listener, 16).unwrap();
-        let asked = Arc::<Mutex<Vec<Request>>>::default();
-        let (answer, heard) = (Arc::new(answer), Arc::clone(&asked));
+        let requests = Arc::<Mutex<Vec<Request>>>::default();
+        let (reply, received) = (Arc::new(reply), Arc::clone(&requests));
         thread::spawn(move || {
             while let Ok(fd) = rustix::net::accept_with(listener.as_fd(), SocketFlags::CLOEXEC) {
-                let (answer, heard) = (Arc::clone(&answer), Arc::clone(&heard));
-                thread::spawn(move || talk(&Connection::from_fd(fd), &*answer, &heard));
+                let (reply, received) = (Arc::clone(&reply), Arc::clone(&received));
+                thread::spawn(move || serve(&Connection::from_fd(fd), &*reply, &received));
             }
         });
-        Self { directory, asked }
+        Self { directory, requests }
     }
 
-    /// Answers everything as a service does that schedules what [`busy`] tells.
-    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    /// Replies to every request like a service whose status is [`busy`].
+    #[allow(dead_code, reason = "other tests use it")]
     pub(crate) fn plain() -> Self {
         Self::new(|request| {
             vec![match request {
@@ -46,36 +46,36 @@ impl FakeService {
                 }
                 Request::Metrics => Reply::Metrics { text: "xsched_info 1\n".into(), more: false },
                 Request::Set { target: xsched_ipc::protocol::Target::Pid(999), .. } => {
-                    Reply::Refused { why: "nobody has the process number 999".into() }
+                    Reply::Refused { why: "no task has the process number 999".into() }
                 }
                 _ => Reply::Done,
             }]
         })
     }
 
-    /// Its socket.
+    /// The path of the socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.path().join("socket")
     }
 
-    /// A directory to put things in.
-    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    /// A directory for files of the test.
+    #[allow(dead_code, reason = "other tests use it")]
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// What was asked of it, but for mere looking.
-    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    /// The requests so far, except those for the status.
+    #[allow(dead_code, reason = "other tests use it")]
     pub(crate) fn orders(&self) -> Vec<Request> {
-        let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|request| **request != Request::Status).cloned().collect()
+        let requests = self.requests.lock().unwrap();
+        requests.iter().filter(|request| **request != Request::Status).cloned().collect()
     }
 }
 
-fn talk(connection: &Connection, answer: &dyn Fn(&Request) -> Vec<Reply>, heard: &Mutex<Vec<Request>>) {
+fn serve(connection: &Connection, reply: &dyn Fn(&Request) -> Vec<Reply>, received: &Mutex<Vec<Request>>) {
     while let Ok(Some(Packet::Message(request, _))) = connection.receive::<Request>(true) {
-        heard.lock().unwrap().push(request.clone());
-        let replies = answer(&request);
+        received.lock().unwrap().push(request.clone());
+        let replies = reply(&request);
         if replies.is_empty() || replies.iter().any(|reply| connection.send(reply, None, true).is_err()) {
             return;
         }
@@ -83,7 +83,7 @@ fn talk(connection: &Connection, answer: &dyn Fn(&Request) -> Vec<Reply>, heard:
 }
 
 /// One program with two queues on one device.
-#[allow(dead_code, reason = "not every test that includes this file needs it")]
+#[allow(dead_code, reason = "other tests use it")]
 pub(crate) fn busy() -> Status {
     let device = 0x2_0000_0030;
     let queue = QueueStatus { task: 1, pid: 4711, device, level: 2, ready: true, ..QueueStatus::default() };

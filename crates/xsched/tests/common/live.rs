@@ -1,4 +1,4 @@
-//! A real service, and a program that joins it, both under a test's control.
+//! A real service, and a program that joins it, both controlled by the test.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -14,16 +14,16 @@ use xsched_ipc::Page;
 use xsched_ipc::protocol::{HintRequest, PROTOCOL, Reply, Request};
 use xsched_ipc::socket::{Connection, Packet};
 
-/// A service that ends with the test.
-pub(crate) struct Live {
+/// A service, killed when the test drops it.
+pub(crate) struct RunningService {
     child: Child,
     directory: tempfile::TempDir,
     pub(crate) http: SocketAddr,
-    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    #[allow(dead_code, reason = "other tests use it")]
     pub(crate) metrics: SocketAddr,
 }
 
-impl Live {
+impl RunningService {
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut child = Command::new(cargo_bin!("xsched"))
@@ -43,14 +43,16 @@ impl Live {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-        let said: Vec<String> = lines.by_ref().take(3).collect();
-        // It must always find somebody who reads what it says.
+        let announced: Vec<String> = lines.by_ref().take(3).collect();
+        // Read the remaining output, so that the service never blocks on a full pipe.
         thread::spawn(move || lines.for_each(drop));
-        let at = |what: &str| {
-            let found = said.iter().find_map(|line| line.split_once(what)?.1.parse().ok());
-            found.unwrap_or_else(|| panic!("no {what} in {said:?}"))
+        let address_after = |text: &str| {
+            let address = announced.iter().find_map(|line| line.split_once(text)?.1.parse().ok());
+            address.unwrap_or_else(|| panic!("no {text} in {announced:?}"))
         };
-        Self { http: at("HTTP interface at http://"), metrics: at("metrics at http://"), child, directory }
+        let (http, metrics) =
+            (address_after("HTTP interface at http://"), address_after("metrics at http://"));
+        Self { http, metrics, child, directory }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -58,15 +60,15 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for RunningService {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A program with queues on one device, but nothing behind them.
-pub(crate) struct Program {
+/// A client with queues on one device, without any real work.
+pub(crate) struct FakeProgram {
     pub(crate) connection: Connection,
     page: Arc<Page>,
 }
@@ -83,11 +85,11 @@ impl SchedulerLink for Notifier<'_> {
     }
 }
 
-/// The device of all its queues.
+/// The device of all queues.
 pub(crate) const DEVICE: u64 = 0x2_0000_0030;
 
-impl Program {
-    pub(crate) fn join(service: &Live, name: &str) -> Self {
+impl FakeProgram {
+    pub(crate) fn join(service: &RunningService, name: &str) -> Self {
         let connection = Connection::to(&service.socket()).unwrap();
         let request = Request::Join {
             protocol: PROTOCOL,
@@ -97,12 +99,12 @@ impl Program {
         };
         connection.send(&request, None, true).unwrap();
         let Some(Packet::Message(Reply::Welcome { .. }, Some(fd))) = connection.receive(true).unwrap() else {
-            panic!("not welcome")
+            panic!("the service rejects the program")
         };
         Self { connection, page: Page::attach(&fd).unwrap() }
     }
 
-    /// A new queue; its slot.
+    /// Creates a queue. Returns its slot.
     pub(crate) fn queue(&self, threshold: u32) -> usize {
         let slot = self.page.allocate_slot(DeviceId(DEVICE)).unwrap();
         self.page.slot(slot).unwrap().publish_settings(1, threshold, threshold / 2);
@@ -110,21 +112,21 @@ impl Program {
         slot
     }
 
-    /// A queue gets a priority, and with it a task, of its own.
-    pub(crate) fn raise(&self, slot: usize, priority: i64) {
+    /// Sets the priority of one queue, which makes the queue a task.
+    pub(crate) fn set_priority(&self, slot: usize, priority: i64) {
         let hint_request = HintRequest { priority: Some(priority), ..HintRequest::default() };
         self.connection.send(&Request::QueueHint { slot, hint_request }, None, true).unwrap();
-        let answer = self.connection.receive::<Reply>(true).unwrap();
-        assert!(matches!(answer, Some(Packet::Message(Reply::Done, _))), "{answer:?}");
+        let reply = self.connection.receive::<Reply>(true).unwrap();
+        assert!(matches!(reply, Some(Packet::Message(Reply::Done, _))), "{reply:?}");
     }
 
-    /// A queue has work from now on.
-    pub(crate) fn busy(&self, slot: usize) {
+    /// Marks a queue busy.
+    pub(crate) fn mark_busy(&self, slot: usize) {
         self.page.slot(slot).unwrap().gate.mark_busy(&Notifier(&self.connection));
     }
 
-    /// A queue has no work any more.
-    pub(crate) fn idle(&self, slot: usize) {
+    /// Marks a queue idle.
+    pub(crate) fn mark_idle(&self, slot: usize) {
         let gate = &self.page.slot(slot).unwrap().gate;
         assert!(gate.mark_idle(gate.epoch(), &Notifier(&self.connection)));
     }
@@ -135,11 +137,11 @@ impl Program {
     }
 }
 
-/// Dependencies until something is so.
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(60), "never: {what}");
+/// Waits up to 60 s until a condition is true.
+pub(crate) fn wait_until(condition: &str, mut is_true: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_true() {
+        assert!(started.elapsed() < Duration::from_secs(60), "not within 60 s: {condition}");
         thread::sleep(Duration::from_millis(1));
     }
 }

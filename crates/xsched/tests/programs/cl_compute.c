@@ -28,8 +28,8 @@ static const char *SOURCE =
 
 static int a[LENGTH], b[LENGTH], c[LENGTH];
 
-static long check(const char *what, int right) {
-    if (!right) {
+static long check(const char *what, int is_correct) {
+    if (!is_correct) {
         printf("%s: wrong\n", what);
         exit(71);
     }
@@ -130,7 +130,7 @@ int main(int argc, char **argv) {
         add(queue, kernels[0], A, B, C);
         multiply(queue, kernels[1], A, B, C);
         reduce(queue, kernels[2], A, C);
-        printf("round %ld right\n", round);
+        printf("round %ld correct\n", round);
         fflush(stdout);
     }
     for (int n = 0; n < 3; n++) must(CALL(clReleaseCommandQueue)(queues[n]), "release");

@@ -63,7 +63,7 @@ int main(int argc, char **argv) {
             return 71;
         }
     }
-    printf("right\n");
+    printf("correct\n");
     printf("no buffer: %d\n", enqueue(0, NULL, NULL, 0, NULL, NULL));
     must(EXTENSION(clReleaseCommandBufferKHR)(buffer), "release");
     must(CALL(clReleaseCommandQueue)(queue), "release");

@@ -56,6 +56,6 @@ int main(void) {
     OK(HwCommandDestroy(second));
     OK(XQueueDestroy(xq));
     OK(HwQueueDestroy(hwq));
-    puts("right");
+    puts("correct");
     return 0;
 }

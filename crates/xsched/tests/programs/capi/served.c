@@ -44,7 +44,7 @@ int main(int argc, char **argv) {
         if (hints) {
             XResult answer = XHintPriority(lane.xq, 6);
             CHECK(answer == kXSchedSuccess || answer == kXSchedErrorBadResponse);
-            printf("%s\n", answer == kXSchedSuccess ? "heard" : "not heard");
+            printf("%s\n", answer == kXSchedSuccess ? "accepted" : "rejected");
             fflush(stdout);
             continue;
         }

@@ -21,8 +21,8 @@ static uint64_t counted;
 
 typedef struct { Launch launch; hipStream_t stream; int answer; } Thread;
 
-static void check(int right, const char *what) {
-    if (!right) {
+static void check(int is_correct, const char *what) {
+    if (!is_correct) {
         printf("not so: %s (%s)\n", what, XSchedLastError());
         exit(70);
     }
@@ -39,7 +39,7 @@ static void *launch_one(void *of) {
 
 static uint64_t count(void) { return __atomic_load_n(&counted, __ATOMIC_SEQ_CST); }
 
-static void hold_and_let_go(const char *whose, Launch launch, Create create, Synchronize synchronize) {
+static void suspend_and_resume(const char *runtime_name, Launch launch, Create create, Synchronize synchronize) {
     hipStream_t stream;
     HwQueueHandle hwq, again;
     XQueueHandle xq;
@@ -65,14 +65,14 @@ static void hold_and_let_go(const char *whose, Launch launch, Create create, Syn
     check(thread.answer == 0 && count() == before + 2, "it goes on");
     check(synchronize(stream) == 0 && XQueueWaitAll(xq) == kXSchedSuccess, "it is done");
     check(XQueueDestroy(xq) == kXSchedSuccess && HwQueueDestroy(hwq) == kXSchedSuccess, "it is let go");
-    printf("%s: right\n", whose);
+    printf("%s: correct\n", runtime_name);
 }
 
 int main(void) {
     HwQueueHandle none;
     hipStream_t stream;
     __hipRegisterFunction(NULL, &increment, "increment", "increment", 0, NULL, NULL, NULL, NULL, NULL);
-    hold_and_let_go("its own", hipLaunchKernel, hipStreamCreate, hipStreamSynchronize);
+    suspend_and_resume("linked runtime", hipLaunchKernel, hipStreamCreate, hipStreamSynchronize);
     void *runtime = dlopen(getenv("HIP_RUNTIME"), RTLD_NOW | RTLD_LOCAL);
     check(runtime != NULL, "there is another copy");
     Create create = (Create)dlsym(runtime, "hipStreamCreate");
@@ -84,7 +84,7 @@ int main(void) {
     launch_one(&stranger);
     check(stranger.answer == 709, "it is unknown to the program's own copy");
     check(hipGetLastError() == 709 && hipGetLastError() == 0, "an error of the program's own, and no other");
-    hold_and_let_go("the other's", launch, create, (Synchronize)dlsym(runtime, "hipStreamSynchronize"));
+    suspend_and_resume("second runtime", launch, create, (Synchronize)dlsym(runtime, "hipStreamSynchronize"));
     check(HipQueueCreate(&none, (struct ihipStream_t *)&increment) != kXSchedSuccess, "what is no stream is refused");
     check(HipQueueCreate(NULL, (struct ihipStream_t *)stream) != kXSchedSuccess, "and so is no place");
     check(hipGetLastError() == 0, "no error is left behind");

@@ -1,13 +1,13 @@
-//! A stage with a GPU that is none: the stand-in for NVIDIA's driver, and programs in C that use it.
+//! A test environment with a simulated NVIDIA GPU: the stand-in for NVIDIA's driver, and C programs that use it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::stage::Stage;
+use crate::environment::TestEnvironment;
 
-/// The programs: how they are called, their source, and how they reach the driver (0: linked, 1: `dlsym`, 2: the driver's
-/// own look-up).
+/// The programs: name, source, and how the program finds the driver's functions (0: linked, 1: `dlsym`, 2:
+/// `cuGetProcAddress`).
 const PROGRAMS: [(&str, &str, u32); 19] = [
     ("semantics", "semantics", 0),
     ("semantics-dlsym", "semantics", 1),
@@ -30,31 +30,31 @@ const PROGRAMS: [(&str, &str, u32); 19] = [
     ("two", "two", 0),
 ];
 
-fn must(what: &str, command: &mut Command) {
+fn run_checked(what: &str, command: &mut Command) {
     let output = command.output().unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Builds the stand-in and the programs. Answers the directory they are in.
+/// Builds the stand-in and the programs. Returns their directory.
 fn programs() -> &'static Path {
-    static PLACE: OnceLock<PathBuf> = OnceLock::new();
-    PLACE.get_or_init(|| {
-        let built = Path::new(env!("CARGO_BIN_EXE_xsched")).parent().expect("a program lies in a directory");
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let built = Path::new(env!("CARGO_BIN_EXE_xsched")).parent().expect("a program is in a directory");
         let profile = built.file_name().filter(|name| *name != "debug").unwrap_or("dev".as_ref());
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "-p", "xsched-standin-cuda", "--profile"]).arg(profile);
         cargo
             .arg("--target-dir")
-            .arg(built.parent().expect("a profile's directory lies in the target directory"));
-        must("building the stand-in", cargo.current_dir(env!("CARGO_MANIFEST_DIR")));
+            .arg(built.parent().expect("the profile's directory is in the target directory"));
+        run_checked("building the stand-in", cargo.current_dir(env!("CARGO_MANIFEST_DIR")));
 
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gpu");
-        std::fs::create_dir_all(&place).unwrap();
-        // In one step: another process that tests may be using it.
-        let put = |draft: &Path, name: &str| std::fs::rename(draft, place.join(name)).unwrap();
-        let draft = place.join(format!("draft.{}", std::process::id()));
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gpu");
+        std::fs::create_dir_all(&directory).unwrap();
+        // Rename atomically: another test process may be running the old file.
+        let install = |draft: &Path, name: &str| std::fs::rename(draft, directory.join(name)).unwrap();
+        let draft = directory.join(format!("draft.{}", std::process::id()));
         std::fs::copy(built.join("libstandin_cuda.so"), &draft).unwrap();
-        put(&draft, "libcuda.so.1");
+        install(&draft, "libcuda.so.1");
         let standin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../standins/cuda");
         let sources = standin.join("tests/programs");
         for (name, source, reach) in PROGRAMS {
@@ -69,52 +69,52 @@ fn programs() -> &'static Path {
             }
             compile.arg("-o").arg(&draft).arg(sources.join(format!("{source}.c")));
             if reach == 0 {
-                compile.arg(place.join("libcuda.so.1"));
+                compile.arg(directory.join("libcuda.so.1"));
             }
-            must(name, compile.args(["-ldl", "-lpthread"]));
-            put(&draft, name);
+            run_checked(name, compile.args(["-ldl", "-lpthread"]));
+            install(&draft, name);
         }
-        place
+        directory
     })
 }
 
-/// Where the stand-in is, for programs that open it themselves.
-#[allow(dead_code, reason = "most programs find it by its name")]
+/// The file of the stand-in, for programs that open it themselves.
+#[allow(dead_code, reason = "most programs find the driver by its name")]
 pub(crate) fn driver() -> PathBuf {
     programs().join("libcuda.so.1")
 }
 
-/// See the head of this file.
-pub(crate) struct Machine {
-    pub(crate) stage: Stage,
+/// A test environment and its simulated GPUs.
+pub(crate) struct CudaMachine {
+    pub(crate) env: TestEnvironment,
     device: tempfile::TempDir,
     without: &'static str,
     devices: &'static str,
 }
 
-impl Machine {
-    pub(crate) fn new(stage: Stage) -> Self {
+impl CudaMachine {
+    pub(crate) fn new(env: TestEnvironment) -> Self {
         programs();
-        Self { stage, device: tempfile::tempdir().unwrap(), without: "", devices: "1" }
+        Self { env, device: tempfile::tempdir().unwrap(), without: "", devices: "1" }
     }
 
-    /// One that lacks things, as `standin_cuda.h` names them.
-    pub(crate) fn lacking(stage: Stage, without: &'static str) -> Self {
-        Self { without, ..Self::new(stage) }
+    /// A machine without these features, by their names in `standin_cuda.h`.
+    pub(crate) fn without_features(env: TestEnvironment, without: &'static str) -> Self {
+        Self { without, ..Self::new(env) }
     }
 
-    /// One with several devices.
-    pub(crate) fn with_devices(stage: Stage, devices: &'static str) -> Self {
-        Self { devices, ..Self::new(stage) }
+    /// A machine with several devices.
+    pub(crate) fn with_devices(env: TestEnvironment, devices: &'static str) -> Self {
+        Self { devices, ..Self::new(env) }
     }
 
     /// The file through which processes share the device.
-    #[allow(dead_code, reason = "programs that are run by the machine are told of it")]
+    #[allow(dead_code, reason = "`run` and `direct` set it in the environment")]
     pub(crate) fn device(&self) -> PathBuf {
         self.device.path().join("gpu")
     }
 
-    fn surround(&self, mut command: Command) -> Command {
+    fn set_variables(&self, mut command: Command) -> Command {
         command
             .env_remove("CUDA_VISIBLE_DEVICES")
             .env_remove("CUDA_MPS_PIPE_DIRECTORY")
@@ -122,7 +122,7 @@ impl Machine {
             .env("XSCHED_STANDIN_CUDA", self.device.path().join("gpu"))
             .env("XSCHED_STANDIN_CUDA_WITHOUT", self.without)
             .env("LD_LIBRARY_PATH", programs())
-            // Behind our own library, its `ioctl` stands for the system's.
+            // Preloaded after libxsched.so, so that its `ioctl` replaces the C library's.
             .env("LD_PRELOAD", programs().join("libcuda.so.1"));
         command
     }
@@ -136,13 +136,13 @@ impl Machine {
     pub(crate) fn run(&self, options: &[&str], program: &[&str]) -> Command {
         let program = Self::path(program);
         let program: Vec<_> = program.iter().map(String::as_str).collect();
-        self.surround(self.stage.run(options, &program))
+        self.set_variables(self.env.run(options, &program))
     }
 
-    /// The same program without.
+    /// The same program without the scheduler.
     pub(crate) fn direct(&self, program: &[&str]) -> Command {
         let program = Self::path(program);
         let program: Vec<_> = program.iter().map(String::as_str).collect();
-        self.surround(self.stage.direct(&program))
+        self.set_variables(self.env.direct(&program))
     }
 }

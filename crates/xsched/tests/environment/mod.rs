@@ -1,4 +1,4 @@
-//! A place of its own for each test: device, socket, service; and the programs, built once for all tests.
+//! A test environment: a simulated device, a socket and a service for each test; and the test programs, built once.
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,37 +13,40 @@ use xsched_ipc::socket::{Connection, Packet};
 
 const XSCHED: &str = env!("CARGO_BIN_EXE_xsched");
 
-/// Dependencies until something has happened.
-pub(crate) fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
-    let patience = Instant::now() + Duration::from_secs(60);
-    while !happened() {
-        assert!(Instant::now() < patience, "{what}: not within a minute");
+/// How long a condition may take to become true.
+const CONDITION_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Waits until a condition is true; fails the test after [`CONDITION_TIMEOUT`].
+pub(crate) fn wait_until(condition: &str, mut is_true: impl FnMut() -> bool) {
+    let deadline = Instant::now() + CONDITION_TIMEOUT;
+    while !is_true() {
+        assert!(Instant::now() < deadline, "not within {CONDITION_TIMEOUT:?}: {condition}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Where cargo put this profile's programs, and where it will put the libraries.
-fn built() -> &'static Path {
-    Path::new(XSCHED).parent().expect("a program lies in a directory")
+/// The directory in which cargo places the programs and libraries of this profile.
+fn build_directory() -> &'static Path {
+    Path::new(XSCHED).parent().expect("a program is in a directory")
 }
 
-fn must(what: &str, command: &mut Command) {
+fn run_checked(what: &str, command: &mut Command) {
     let output = command.output().unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Builds the libraries and the programs of the tests. Answers where the programs are.
+/// Builds the libraries and the test programs. Returns the directory of the programs.
 fn programs() -> &'static Path {
     static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
-        // Cargo builds no library for a test that does not link it, and none is linked here.
+        // Cargo does not build a library for a test that does not link it.
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "-p", "xsched-lib", "-p", "xsim", "--target-dir"]);
-        build.arg(built().parent().expect("a profile's directory lies in the target directory"));
-        // The directory has the name of the profile, but for the first that every project has.
-        let profile = built().file_name().filter(|name| *name != "debug").unwrap_or("dev".as_ref());
+        build.arg(build_directory().parent().expect("the profile's directory is in the target directory"));
+        // The directory is named after the profile; `dev` is in `debug`.
+        let profile = build_directory().file_name().filter(|name| *name != "debug").unwrap_or("dev".as_ref());
         build.arg("--profile").arg(profile);
-        must("building the libraries", build.current_dir(env!("CARGO_MANIFEST_DIR")));
+        run_checked("building the libraries", build.current_dir(env!("CARGO_MANIFEST_DIR")));
 
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
@@ -55,25 +58,25 @@ fn programs() -> &'static Path {
             compile.arg("-o").arg(&draft).arg(source(name));
             compile.arg("-I").arg(here.join("../../standins/xsim"));
             if linked {
-                compile.arg("-L").arg(built()).arg("-lxsim");
-                compile.arg(format!("-Wl,-rpath,{}", built().display()));
+                compile.arg("-L").arg(build_directory()).arg("-lxsim");
+                compile.arg(format!("-Wl,-rpath,{}", build_directory().display()));
             }
-            must(name, compile.arg("-ldl"));
-            // In one step: another process that tests may be using it.
+            run_checked(name, compile.arg("-ldl"));
+            // Rename atomically: another test process may be running the old file.
             std::fs::rename(&draft, programs.join(name)).unwrap();
         }
         programs
     })
 }
 
-/// Builds one more of the programs or libraries, for a test that needs it alone. Answers where it is.
-#[allow(dead_code, reason = "most tests have enough in those that are built for all")]
+/// Builds one more program or library, which only the calling test needs. Returns its path.
+#[allow(dead_code, reason = "most tests need only the common programs")]
 pub(crate) fn built_program(name: &str, options: &[&str]) -> PathBuf {
     let place = programs();
     let draft = place.join(format!("{name}.{}", std::process::id()));
     let mut compile = compiler();
     compile.arg("-o").arg(&draft).arg(source(name)).args(options);
-    must(name, compile.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")));
+    run_checked(name, compile.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")));
     std::fs::rename(&draft, place.join(name)).unwrap();
     place.join(name)
 }
@@ -88,15 +91,15 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"))
 }
 
-/// See the head of this file.
-pub(crate) struct Stage {
+/// The device, the socket and the service of one test.
+pub(crate) struct TestEnvironment {
     directory: tempfile::TempDir,
     socket: PathBuf,
     service: Option<Child>,
 }
 
-impl Stage {
-    /// With nobody to schedule.
+impl TestEnvironment {
+    /// Without a service.
     pub(crate) fn without_service() -> Self {
         programs();
         let directory = tempfile::tempdir().unwrap();
@@ -104,25 +107,25 @@ impl Stage {
         Self { directory, socket, service: None }
     }
 
-    /// With a service that answers.
+    /// With a service that accepts connections.
     pub(crate) fn with_service() -> Self {
-        let mut stage = Self::without_service();
-        stage.start_service();
-        stage
+        let mut env = Self::without_service();
+        env.start_service();
+        env
     }
 
     pub(crate) fn start_service(&mut self) {
         self.start_service_under(&[]);
     }
 
-    /// With a command in front of it.
+    /// Starts the service with a command line in front of it.
     pub(crate) fn start_service_under(&mut self, under: &[&str]) {
         let mut serve = self.direct(&[under, &[XSCHED, "serve", "--quiet"]].concat());
         self.service = Some(serve.stdin(Stdio::null()).spawn().unwrap());
-        eventually("the service listens", || Connection::to(&self.socket).is_ok());
+        wait_until("the service listens", || Connection::to(&self.socket).is_ok());
     }
 
-    /// As hard as can be.
+    /// Kills the service with `SIGKILL`.
     pub(crate) fn kill_service(&mut self) {
         if let Some(mut service) = self.service.take() {
             service.kill().unwrap();
@@ -130,49 +133,49 @@ impl Stage {
         }
     }
 
-    /// Ends a service that `xsched run` has started.
+    /// Stops a service that `xsched run` has started.
     pub(crate) fn stop_started_service(&self) {
         Connection::to(&self.socket).unwrap().send(&Request::Stop, None, true).unwrap();
     }
 
-    /// Looks for the service elsewhere.
+    /// Changes the socket that programs connect to.
     pub(crate) fn move_socket(&mut self, socket: &str) {
         self.socket = socket.into();
     }
 
-    /// Where the simulated device is, or will be.
+    /// The file of the simulated device.
     pub(crate) fn device(&self) -> PathBuf {
         self.directory.path().join("device")
     }
 
-    /// The service's process.
+    /// The process of the service.
     pub(crate) fn service(&self) -> Pid {
-        Pid::from_child(self.service.as_ref().expect("it was started"))
+        Pid::from_child(self.service.as_ref().expect("the service was started"))
     }
 
-    /// What the service answers.
-    pub(crate) fn ask(&self, request: &Request) -> Reply {
+    /// Sends a request to the service. Returns the reply.
+    pub(crate) fn request(&self, request: &Request) -> Reply {
         let service = Connection::to(&self.socket).unwrap();
         service.send(request, None, true).unwrap();
         match service.receive(true).unwrap() {
             Some(Packet::Message(reply, _)) => reply,
-            other => panic!("the service answered {other:?}"),
+            packet => panic!("the service replied {packet:?}"),
         }
     }
 
-    /// All that the service shows.
+    /// The status of the service.
     pub(crate) fn status(&self) -> Status {
-        match self.ask(&Request::Status) {
+        match self.request(&Request::Status) {
             Reply::Status(status) => status,
-            other => panic!("the service answered {other:?}"),
+            reply => panic!("the service replied {reply:?}"),
         }
     }
 
-    /// `xsched` with these arguments, in the surroundings of this stage.
+    /// `xsched` with these arguments, in this environment.
     pub(crate) fn xsched(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(XSCHED);
         command.args(arguments);
-        self.surround(&mut command);
+        self.set_variables(&mut command);
         command
     }
 
@@ -183,21 +186,21 @@ impl Stage {
         command
     }
 
-    /// The same program without.
+    /// The same program without the scheduler.
     pub(crate) fn direct(&self, program: &[&str]) -> Command {
         let mut search = OsString::from(programs());
         search.push(":");
         search.push(std::env::var_os("PATH").unwrap_or_default());
-        // The search for the program itself goes by our own PATH, not by the one it is given.
+        // `Command` searches the PATH of the test, not the one set for the child.
         let found =
             std::env::split_paths(&search).map(|place| place.join(program[0])).find(|file| file.is_file());
         let mut command = Command::new(found.unwrap_or_else(|| program[0].into()));
         command.args(&program[1..]);
-        self.surround(&mut command);
+        self.set_variables(&mut command);
         command
     }
 
-    /// The same program with the library preloaded by hand, to be scheduled by the service.
+    /// The same program with the library preloaded without `xsched run`, scheduled by the service.
     pub(crate) fn preloaded(&self, program: &[&str]) -> Command {
         let mut command = self.direct(program);
         command.env("LD_PRELOAD", self.library("libxsched.so"));
@@ -205,7 +208,7 @@ impl Stage {
         command
     }
 
-    fn surround(&self, command: &mut Command) {
+    fn set_variables(&self, command: &mut Command) {
         let mut search = OsString::from(programs());
         search.push(":");
         search.push(std::env::var_os("PATH").unwrap_or_default());
@@ -218,19 +221,19 @@ impl Stage {
         command.env("PATH", search).env("XSIM_DEVICE", self.device()).env("XSCHED_SOCKET", &self.socket);
     }
 
-    /// Starts a program whose output is kept.
-    #[allow(clippy::unused_self, reason = "reads as the others do")]
+    /// Starts a program with its output connected to pipes.
+    #[allow(clippy::unused_self, reason = "called like the other methods")]
     pub(crate) fn spawn(&self, mut command: Command) -> Child {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
     /// The path of a library that was built.
-    #[allow(clippy::unused_self, reason = "a stage exists only once the libraries are built")]
+    #[allow(clippy::unused_self, reason = "the libraries are built before an environment exists")]
     pub(crate) fn library(&self, name: &str) -> String {
-        built().join(name).display().to_string()
+        build_directory().join(name).display().to_string()
     }
 
-    /// Writes a file that can be run. Answers its path.
+    /// Writes an executable file. Returns its path.
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
         let path = self.directory.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -238,7 +241,7 @@ impl Stage {
         path.display().to_string()
     }
 
-    /// A program without a loader; none if the system cannot make one.
+    /// Builds a statically linked program. Returns `None` if the system has no static C library.
     pub(crate) fn static_program(&self) -> Option<String> {
         let source =
             self.file("static.c", "#include <stdio.h>\nint main(void) { puts(\"static\"); return 3; }\n");
@@ -248,7 +251,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for TestEnvironment {
     fn drop(&mut self) {
         self.kill_service();
     }
