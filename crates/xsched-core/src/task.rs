@@ -41,47 +41,8 @@ pub struct Task {
     pub ready_since: Nanos,
     /// Device time it has had.
     pub used: Nanos,
-    gaps: Gaps,
     queues: u32,
     ready_queues: u32,
-}
-
-/// The pauses a task makes between its pieces of work.
-///
-/// A program that waits for each piece before it launches the next has work all the time but for short gaps. Who gave
-/// its device away in each of them would pay for a change twice and gain nothing, so a task that usually comes back soon
-/// counts as active a little longer than it has work.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Gaps {
-    /// Since when it has no work.
-    since: Nanos,
-    /// How long it counts as active after its work has ended.
-    linger: Nanos,
-}
-
-/// Who stays away for longer is not waited for.
-const LONGEST_GAP: Nanos = Nanos::from_millis(1);
-
-impl Gaps {
-    /// The task has come back.
-    fn end(&mut self, now: Nanos) {
-        let gap = now - self.since;
-        self.linger = if gap <= LONGEST_GAP {
-            // Half as long again as the gap: the next one may be a little longer.
-            self.linger.max(Nanos(gap.0 + gap.0 / 2)).min(LONGEST_GAP)
-        } else {
-            Nanos(self.linger.0 / 2)
-        };
-    }
-}
-
-impl Task {
-    /// Until when it counts as active though it has no work, if it does.
-    #[must_use]
-    pub fn active_until(&self, now: Nanos) -> Option<Nanos> {
-        let end = self.gaps.since + self.gaps.linger;
-        (!self.ready && now < end).then_some(end)
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -196,9 +157,6 @@ impl TaskTable {
             t.ready = t.ready_queues > 0;
             if changed && t.ready {
                 t.ready_since = now;
-                t.gaps.end(now);
-            } else if changed {
-                t.gaps.since = now;
             }
         });
         changed
@@ -221,7 +179,6 @@ impl TaskTable {
             ready: false,
             ready_since: Nanos::ZERO,
             used: Nanos::ZERO,
-            gaps: Gaps::default(),
             queues: 0,
             ready_queues: 0,
         };
@@ -291,27 +248,6 @@ mod tests {
         assert_eq!(table.tasks()[0].ready_since, Nanos(5));
         assert!(table.set_ready(QueueId(2), false, Nanos(8)));
         assert!(!table.tasks()[0].ready);
-    }
-
-    #[test]
-    fn a_task_that_comes_back_soon_counts_as_active_in_its_gaps_and_one_that_stays_away_does_not() {
-        let mut table = table_with(&[(1, 7)]);
-        let ms = |us: u64| Nanos::from_millis(1_000) + Nanos::from_micros(us);
-        let mut edge = |ready: bool, at: u64| {
-            table.set_ready(QueueId(1), ready, ms(at));
-            table.tasks()[0].active_until(ms(at))
-        };
-        assert_eq!(edge(true, 0), None);
-        assert_eq!(edge(false, 500), None, "nothing is known about it yet");
-        edge(true, 700);
-        assert_eq!(edge(false, 1_000), Some(ms(1_300)), "it was back after 200 us");
-        edge(true, 11_000);
-        assert_eq!(edge(false, 12_000), Some(ms(12_150)), "it stayed away once");
-        for pause in 1..20 {
-            edge(true, 12_000 + pause * 10_000);
-            edge(false, 13_000 + pause * 10_000);
-        }
-        assert_eq!(edge(false, 13_000 + 190_000), None);
     }
 
     #[test]

@@ -1,32 +1,31 @@
-//! The scheduler proper: pages in, a policy in the middle, orders out.
+//! The scheduling loop: reads the pages, runs the decision pipeline and writes the orders that changed.
 //!
 //! ```text
-//!   pages ──look──► tasks ──snapshot──► Policy::decide ──► grants ──► orders written into the pages
+//!   pages ──read──► tasks ──snapshot──► Pipeline::plan ──orders──► written into the pages
 //! ```
 //!
-//! It has no thread and no clock of its own: [`Coordinator::step`] looks at every page, does one round and says when
-//! the next is due; [`Coordinator::look_at`] and [`Coordinator::round`] are its two halves, for a service that knows
-//! who has rung. The service, a process that schedules itself, and the demo all run this same code.
+//! It has no thread and no clock of its own. [`Coordinator::step`] reads every page, runs one round and returns when the next
+//! one is due. [`Coordinator::look_at`] and [`Coordinator::round`] are its two halves, for a service that knows which programs
+//! have notified it. The service, the local scheduler and the demo run this same code. It makes no decision itself: those are
+//! in [`xsched_policy::pipeline`].
 //!
-//! A round costs what has changed, not what there is: pages of programs that did not ring are neither read nor
-//! written unless their orders change, and nothing is allocated while nobody comes or goes.
+//! The cost of a round follows what has changed: the page of a program that did not notify is neither read nor written unless
+//! its orders change, and nothing is allocated while no task comes or goes.
 
 mod account;
 mod events;
-mod orders;
 mod program;
 mod report;
-mod turns;
+mod snapshot;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use xsched_core::{Hints, Nanos, Order, Process, ProcessId, QueueId, Task, TaskTable};
-use xsched_policy::{Decision, Params, PolicyInfo, Scheduler, TaskView};
+use xsched_policy::{Params, Pipeline, PolicyInfo, Snapshot};
 
 use self::account::Account;
 use self::program::{Program, Queue};
-use self::turns::Turns;
 use crate::page::Page;
 use crate::protocol::{Event, EventKind, TaskState};
 
@@ -36,84 +35,77 @@ pub use self::report::{QueueReport, TaskReport};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u32);
 
-/// How often held programs are shown that the scheduler is alive. Well below [`crate::client::PATIENCE`].
-const BEAT: Nanos = Nanos::from_millis(20);
+/// How often held programs see a sign of life of the scheduler. Well below the time after which a program takes the scheduler
+/// for dead.
+const HEARTBEAT_INTERVAL: Nanos = Nanos::from_millis(20);
 
-/// How many queues one user can have scheduled; those beyond run unscheduled.
+/// How many queues of one user are scheduled; those beyond run unscheduled.
 pub const QUEUES_PER_USER: usize = 8_192;
 
-/// How many queues of one program can have hint_request of their own.
+/// How many queues of one program can have hints of their own.
 pub const OWN_TASKS_PER_PROGRAM: usize = 64;
 
-/// Everything a scheduler knows and does.
+/// All scheduled programs and the pipeline that decides for them.
 pub struct Coordinator {
-    scheduler: Scheduler,
+    pipeline: Pipeline,
     /// In ascending order of id.
     programs: Vec<Program>,
     table: TaskTable,
     last_client: u32,
     /// What is counted about each task, in the order of the table's tasks.
     accounts: Vec<Account>,
-    /// Tasks or queues came or went since the accounts and places were brought in line.
-    out_of_line: bool,
+    /// Tasks or queues came or went since the accounts were aligned with the tasks.
+    needs_alignment: bool,
+    /// What a queue reports about its work or the device has changed since it was collected for its task.
+    feedback_changed: bool,
     suspended: Vec<ProcessId>,
     /// How many queues each user has.
-    users: HashMap<u32, usize>,
+    queues_by_user: HashMap<u32, usize>,
     last_round: Nanos,
-    /// When everybody was last looked at.
-    last_look: Nanos,
+    /// When all pages were last read.
+    last_full_read: Nanos,
     last_heartbeat: Nanos,
-    views: Vec<TaskView>,
-    decision: Decision,
-    runs: Vec<bool>,
-    orders: Vec<Order>,
-    turns: Turns,
-    /// When somebody's gap has become too long to wait for it.
-    gaps_end: Option<Nanos>,
-    /// Where orders have to be written: program and queue, by their places.
+    snapshot: Snapshot,
+    /// Orders to write: indices of program and queue.
     changes: Vec<(usize, usize)>,
     rounds: u64,
-    written: u64,
+    orders_written: u64,
     events: Option<Vec<Event>>,
     events_lost: u64,
 }
 
 impl Coordinator {
-    /// Schedules nobody yet.
+    /// Starts without programs.
     #[must_use]
     pub fn new(policy: &'static PolicyInfo) -> Self {
         Self {
-            scheduler: Scheduler::new(policy),
+            pipeline: Pipeline::new(policy),
             programs: Vec::new(),
             table: TaskTable::default(),
             last_client: 0,
             accounts: Vec::new(),
-            out_of_line: false,
+            needs_alignment: false,
+            feedback_changed: false,
             suspended: Vec::new(),
-            users: HashMap::new(),
+            queues_by_user: HashMap::new(),
             last_round: Nanos::ZERO,
-            last_look: Nanos::ZERO,
+            last_full_read: Nanos::ZERO,
             last_heartbeat: Nanos::ZERO,
-            views: Vec::new(),
-            decision: Decision::default(),
-            runs: Vec::new(),
-            orders: Vec::new(),
-            turns: Turns::default(),
-            gaps_end: None,
+            snapshot: Snapshot::default(),
             changes: Vec::new(),
             rounds: 0,
-            written: 0,
+            orders_written: 0,
             events: None,
             events_lost: 0,
         }
     }
 
-    /// Takes in a program of this user.
+    /// Adds a program of this user.
     pub fn add_client(&mut self, process: Process, page: Arc<Page>, hints: Hints) -> ClientId {
         self.add_client_of(0, process, page, hints)
     }
 
-    /// Takes in a program of the user with this number.
+    /// Adds a program of the user with this number.
     pub fn add_client_of(&mut self, user: u32, process: Process, page: Arc<Page>, hints: Hints) -> ClientId {
         self.last_client += 1;
         let id = ClientId(self.last_client);
@@ -121,7 +113,7 @@ impl Coordinator {
         id
     }
 
-    /// A program is gone. Its place is given to others in the next round.
+    /// Removes a program that has exited. Its tasks are gone from the next round on.
     pub fn remove_client(&mut self, id: ClientId) {
         let Some(place) = self.place_of(id) else { return };
         let mut program = self.programs.remove(place);
@@ -135,7 +127,7 @@ impl Coordinator {
         if !self.programs.iter().any(|other| other.process.id == process) {
             self.suspended.retain(|other| *other != process);
         }
-        self.out_of_line = true;
+        self.needs_alignment = true;
     }
 
     fn place_of(&self, id: ClientId) -> Option<usize> {
@@ -157,26 +149,26 @@ impl Coordinator {
         }
     }
 
-    /// Gives one queue hints of its own, and with them a task of its own. Answers whether there is such a queue and
-    /// its program may have another task: see [`OWN_TASKS_PER_PROGRAM`].
+    /// Gives one queue hints of its own, and with them a task of its own. Returns whether there is such a queue and its
+    /// program may have another task: see [`OWN_TASKS_PER_PROGRAM`].
     pub fn set_queue_hints(&mut self, id: ClientId, slot: usize, hints: Hints, now: Nanos) -> bool {
         self.look_at(id, now);
         let Some(place) = self.place_of(id) else { return false };
         let process = self.programs[place].process.id;
         let queue = queue_id(id, slot);
-        let of_process = |task: &&Task| task.process.id == process && task.own;
+        let is_own_task = |task: &&Task| task.process.id == process && task.own;
         let task = self.table.task_of(queue);
-        let has_one = self.table.tasks().iter().filter(of_process).any(|own| Some(own.id) == task);
-        if !has_one && self.table.tasks().iter().filter(of_process).count() >= OWN_TASKS_PER_PROGRAM {
+        let has_own_task = self.table.tasks().iter().filter(is_own_task).any(|own| Some(own.id) == task);
+        if !has_own_task && self.table.tasks().iter().filter(is_own_task).count() >= OWN_TASKS_PER_PROGRAM {
             return false;
         }
-        self.out_of_line = true;
+        self.needs_alignment = true;
         let before = self.task_for_events(queue);
-        let given = self.table.give_own_hints(queue, hints, now).is_some();
+        let is_given = self.table.give_own_hints(queue, hints, now).is_some();
         if let Some(before) = before {
             self.note_move(queue, &before, now);
         }
-        given
+        is_given
     }
 
     /// The hints of a queue, its own or its program's.
@@ -186,7 +178,7 @@ impl Coordinator {
         Some(self.table.tasks()[place].hints)
     }
 
-    /// Says that one process, or none, owns the window that has the focus.
+    /// Sets which process, if any, owns the window that has the focus.
     pub fn set_focus(&mut self, focused: Option<ProcessId>) {
         for program in &mut self.programs {
             let focused = focused == Some(program.process.id);
@@ -197,92 +189,86 @@ impl Coordinator {
         }
     }
 
-    /// Says what a process's CPU nice value is. Answers whether that is news.
+    /// Sets a process's CPU nice value. Returns whether it has changed.
     pub fn set_nice(&mut self, process: ProcessId, nice: i8) -> bool {
-        let mut news = false;
+        let mut changed = false;
         for program in self.programs.iter_mut().filter(|program| program.process.id == process) {
             if program.process.nice != nice {
                 program.process.nice = nice;
                 self.table.set_process(program.process);
-                news = true;
+                changed = true;
             }
         }
-        news
+        changed
     }
 
-    /// A person suspends a process, or takes that back. While suspended it is held, and to the policy it has no work.
+    /// Suspends or resumes a process at a user's request. While suspended it is held, and has no work as far as the policy knows.
     pub fn set_suspended(&mut self, process: ProcessId, suspended: bool) {
         self.suspended.retain(|other| *other != process);
         if suspended {
             self.suspended.push(process);
         }
-        self.out_of_line = true;
+        self.needs_alignment = true;
     }
 
-    /// The policy at work.
+    /// The policy in force.
     #[must_use]
     pub fn policy(&self) -> &'static PolicyInfo {
-        self.scheduler.policy()
+        self.pipeline.policy()
     }
 
     /// Changes the policy.
     pub fn set_policy(&mut self, policy: &'static PolicyInfo) {
-        self.scheduler.set_policy(policy);
+        self.pipeline.set_policy(policy);
     }
 
     /// Changes the policy's settings.
     pub fn configure(&mut self, params: Params) {
-        self.scheduler.configure(params);
+        self.pipeline.configure(params);
     }
 
-    /// The tasks as of the last look.
+    /// The tasks as of the last time their pages were read.
     #[must_use]
     pub fn tasks(&self) -> &[Task] {
         self.table.tasks()
     }
 
-    /// Rounds made and orders written so far.
+    /// Rounds run and orders written so far.
     #[must_use]
     pub fn figures(&self) -> (u64, u64) {
-        (self.rounds, self.written)
+        (self.rounds, self.orders_written)
     }
 
-    /// Looks at everybody and does one round. Answers when the next is due if nobody rings before.
+    /// Reads all pages and runs one round. Returns when the next is due if no program notifies before.
     pub fn step(&mut self, now: Nanos) -> Option<Nanos> {
         for place in 0..self.programs.len() {
-            self.look_at_place(place, now);
+            self.read_page(place, now);
         }
-        self.last_look = now;
+        self.last_full_read = now;
         self.round(now)
     }
 
-    /// Takes note of what has changed in one program's page. Counts from the next round on.
+    /// Reads one program's page. What has changed counts from the next round on.
     pub fn look_at(&mut self, id: ClientId, now: Nanos) {
         if let Some(place) = self.place_of(id) {
-            self.look_at_place(place, now);
+            self.read_page(place, now);
         }
     }
 
-    /// Decides on what was seen and gives the orders. Answers when everybody has to be looked at again.
+    /// Runs the pipeline on what was read and writes the orders. Returns when all pages have to be read again.
     pub fn round(&mut self, now: Nanos) -> Option<Nanos> {
         self.rounds += 1;
-        self.bring_in_line();
+        self.align();
         self.charge(now);
-        self.decide(now);
-        let orders_changed = self.take_account(now);
-        self.give_orders(orders_changed, now);
-        let somebody_is_held = self.orders.iter().any(|order| order.stops());
-        if somebody_is_held && now >= self.last_heartbeat + BEAT {
-            self.programs.iter().for_each(|program| program.page.set_heartbeat(now));
-            self.last_heartbeat = now;
-        }
-        let beat = somebody_is_held.then(|| self.last_heartbeat + BEAT);
-        let due =
-            [self.decision.next_look(), self.turns.next_look(), self.gaps_end, beat, self.launches_due()];
-        due.into_iter().flatten().min()
+        self.fill_snapshot();
+        let wake_up = self.pipeline.plan(now, &mut self.snapshot);
+        let orders_changed = self.record_orders(now);
+        self.write_orders(orders_changed, now);
+        let heartbeat = self.show_heartbeat(now);
+        [wake_up, heartbeat, self.launches_due()].into_iter().flatten().min()
     }
 
-    /// Lets everybody go: the scheduler is about to end.
+    /// Frees all queues: the scheduler is about to end.
     pub fn release_all(&mut self) {
         for program in self.programs.drain(..) {
             program.page.used_slots().for_each(|(_, slot)| slot.gate.give(Order::Free));
@@ -291,112 +277,79 @@ impl Coordinator {
         self.table = TaskTable::default();
         self.accounts.clear();
         self.suspended.clear();
-        self.users.clear();
+        self.queues_by_user.clear();
     }
 
-    /// The accounts follow the tasks, and every queue knows where its task stands.
-    fn bring_in_line(&mut self) {
-        if !std::mem::take(&mut self.out_of_line) {
-            return;
-        }
-        account::align(&mut self.accounts, self.table.tasks(), |process| self.suspended.contains(&process));
-        for program in &mut self.programs {
-            for queue in &mut program.queues {
-                queue.place = self.table.position_of(queue_id(program.id, queue.slot));
-                if let Some(account) = queue.place.and_then(|place| self.accounts.get_mut(place)) {
-                    account.switch_cost = account.switch_cost.max(queue.switch_cost);
-                }
-            }
-        }
-    }
-
-    /// The time since the last round goes to those who were allowed to use it; several on a device share it.
+    /// Adds the time since the last round to the tasks that were allowed to use it; several on a device share it.
     fn charge(&mut self, now: Nanos) {
         let span = now - self.last_round;
         self.last_round = now;
-        let mut begin = 0;
-        while begin < self.accounts.len() {
-            let device = self.accounts[begin].device;
-            let end =
-                begin + self.accounts[begin..].iter().take_while(|other| other.device == device).count();
-            let here = &mut self.accounts[begin..end];
-            let running = here.iter().filter(|account| account.uses_device()).count();
+        for on_device in self.accounts.chunk_by_mut(|a, b| a.device == b.device) {
+            let running = on_device.iter().filter(|account| account.uses_device()).count();
             let part = Nanos(span.0 / running.max(1) as u64);
-            for account in here {
+            for account in on_device {
                 match account.state {
-                    _ if account.uses_device() => self.table.charge(device, account.task, part),
+                    _ if account.uses_device() => self.table.charge(account.device, account.task, part),
                     TaskState::Held => account.held += span,
                     TaskState::Running | TaskState::Idle | TaskState::Suspended => {}
                 }
             }
-            begin = end;
         }
     }
 
-    fn decide(&mut self, now: Nanos) {
-        self.views.clear();
-        self.gaps_end = self.table.tasks().iter().filter_map(|task| task.active_until(now)).min();
-        self.views.extend(self.table.tasks().iter().zip(&self.accounts).map(|(task, account)| TaskView {
-            id: task.id,
-            process: task.process.id,
-            device: task.device,
-            ready: (task.ready || task.active_until(now).is_some()) && !account.suspended,
-            ready_since: task.ready_since,
-            used: task.used,
-            hints: task.hints,
-            nice: task.process.nice,
-            focused: task.process.focused,
-            switch_cost: account.switch_cost,
-        }));
-        self.scheduler.decide(now, &self.views, &mut self.decision);
-        self.runs.clear();
-        self.runs.extend(self.decision.grants().iter().map(|grant| grant.runs()));
-        for program in &self.programs {
-            program.inherit(&mut self.runs);
-        }
-        self.order(now);
-    }
-
-    /// Counts what the decision means for each task. Answers whether somebody's order is another than before.
-    fn take_account(&mut self, now: Nanos) -> bool {
+    /// Counts what the orders mean for each task. Returns whether any differs from the last round's.
+    fn record_orders(&mut self, now: Nanos) -> bool {
         let mut changed = false;
         for (index, account) in self.accounts.iter_mut().enumerate() {
-            let (view, order) = (&self.views[index], self.orders[index]);
-            let ready = self.table.tasks()[index].ready;
+            let (view, order) = (&self.snapshot.views[index], self.pipeline.orders()[index]);
             changed |= account.order != order;
             let was_held = account.order.stops();
             account.order = order;
-            account.turn_to(ready, now);
+            account.transition = self.pipeline.transition(index);
+            account.set_state(self.snapshot.statuses[index].has_work, now);
             if was_held != order.stops()
                 && let Some(events) = &mut self.events
             {
                 let what = if was_held { EventKind::Running } else { EventKind::Held };
-                events::note(events, &mut self.events_lost, now, view, what);
+                events::note(events, &mut self.events_lost, now, view.into(), what);
             }
         }
         changed
     }
 
-    /// Writes what has changed: first whom to stop, then whom to let go, so that the two overlap as little as
-    /// possible. Waking the programs' own threads comes after the words: a held thread needs only its word.
-    fn give_orders(&mut self, orders_changed: bool, now: Nanos) {
+    /// Writes the orders that have changed: those that stop a queue first, so that the two sides overlap as little as possible.
+    /// The programs' own threads are woken afterwards: a thread held at a gate is woken by its gate.
+    fn write_orders(&mut self, orders_changed: bool, now: Nanos) {
         self.changes.clear();
+        let orders = self.pipeline.orders();
         for (place, program) in self.programs.iter_mut().enumerate() {
-            let looked_at = std::mem::take(&mut program.looked_at);
-            if orders_changed || looked_at {
-                program.compare(&self.orders, looked_at, |queue| self.changes.push((place, queue)));
+            let was_read = std::mem::take(&mut program.was_read);
+            if orders_changed || was_read {
+                program.find_changes(orders, was_read, |queue| self.changes.push((place, queue)));
             }
         }
         for stopping in [true, false] {
             for (place, queue) in &self.changes {
-                self.programs[*place].write(*queue, &self.orders, stopping, now);
+                self.programs[*place].write(*queue, orders, stopping, now);
             }
         }
-        self.written += self.changes.len() as u64;
-        self.programs.iter_mut().for_each(Program::call);
+        self.orders_written += self.changes.len() as u64;
+        self.programs.iter_mut().for_each(Program::wake_threads);
     }
 
-    /// A queue is gone, and its task with it if it was the last.
+    /// While a task is held, shows all programs every 20 ms that the scheduler is alive. Returns when to do so again.
+    fn show_heartbeat(&mut self, now: Nanos) -> Option<Nanos> {
+        if !self.pipeline.orders().iter().any(|order| order.stops()) {
+            return None;
+        }
+        if now >= self.last_heartbeat + HEARTBEAT_INTERVAL {
+            self.programs.iter().for_each(|program| program.page.set_heartbeat(now));
+            self.last_heartbeat = now;
+        }
+        Some(self.last_heartbeat + HEARTBEAT_INTERVAL)
+    }
+
+    /// Forgets a queue, and its task if it was the last.
     fn forget_queue(&mut self, user: u32, id: QueueId, gone: &Queue, now: Nanos) {
         let task = self.table.task_of(id);
         if let Some(account) = self.accounts.iter_mut().find(|account| Some(account.task) == task) {
@@ -407,10 +360,10 @@ impl Coordinator {
         if let Some(before) = before {
             self.note_leave(id, gone, &before, now);
         }
-        if let Some(count) = self.users.get_mut(&user) {
+        if let Some(count) = self.queues_by_user.get_mut(&user) {
             *count -= 1;
             if *count == 0 {
-                self.users.remove(&user);
+                self.queues_by_user.remove(&user);
             }
         }
     }

@@ -37,7 +37,7 @@ impl<K: Copy + Ord, T: Copy> Ledger<K, T> {
         I: ExactSizeIterator<Item = K> + Clone,
     {
         debug_assert!(keys.clone().is_sorted(), "a ledger is aligned with keys in ascending order");
-        if keys.len() == self.keys.len() && keys.clone().eq(self.keys.iter().copied()) {
+        if self.is_aligned_with(keys.clone()) {
             return &mut self.rows;
         }
         mem::swap(&mut self.keys, &mut self.old_keys);
@@ -51,6 +51,16 @@ impl<K: Copy + Ord, T: Copy> Ledger<K, T> {
         }
         drop(old);
         &mut self.rows
+    }
+
+    /// Whether the rows are those of `keys` already.
+    pub(crate) fn is_aligned_with(&self, keys: impl ExactSizeIterator<Item = K>) -> bool {
+        keys.len() == self.keys.len() && keys.eq(self.keys.iter().copied())
+    }
+
+    /// The row at `index`, in the order of the keys.
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+        self.rows.get(index)
     }
 
     /// The rows as last aligned.

@@ -1,10 +1,12 @@
-//! Scheduling policies, one file each.
+//! Scheduling policies, one file each, and the pipeline that turns their grants into orders.
 
 mod ledger;
+pub mod pipeline;
 pub mod policies;
 mod policy;
 mod scheduler;
 
-pub use policies::{POLICIES, PolicyInfo, UnknownPolicy};
+pub use pipeline::{Dependency, Pipeline, Snapshot, TaskStatus, Transition};
+pub use policies::{GrantMode, Needs, POLICIES, PolicyInfo, UnknownPolicy};
 pub use policy::{Decision, Grant, Params, Policy, Scope, TaskView};
 pub use scheduler::Scheduler;

@@ -1,6 +1,7 @@
-//! What is counted about a task while it lives.
+//! What is counted about a task while it exists.
 
 use xsched_core::{DeviceId, Histogram, Nanos, Order, ProcessId, Task, TaskId};
+use xsched_policy::Transition;
 
 use crate::protocol::TaskState;
 
@@ -9,18 +10,17 @@ use crate::protocol::TaskState;
 pub(super) struct Account {
     pub(super) task: TaskId,
     pub(super) device: DeviceId,
-    /// A person holds it.
+    /// A user holds it.
     pub(super) suspended: bool,
-    /// What it was last ordered.
+    /// The order of the last round.
     pub(super) order: Order,
     pub(super) state: TaskState,
-    /// Told to stop, with something still on the device.
-    pub(super) leaving: bool,
-    /// When it was let go after it had been stopped.
-    pub(super) let_go_at: Nanos,
-    /// Let go, and not yet on the device again.
-    pub(super) arriving: bool,
-    /// What it costs to take the device from it and to give it back, as its program says.
+    pub(super) transition: Transition,
+    /// A queue with work waits for each small piece of it.
+    pub(super) is_sync_bound: bool,
+    /// The device runs nothing of its queues with work, as their program reports.
+    pub(super) is_drained: bool,
+    /// What it costs to preempt it and to resume it, as its program reports.
     pub(super) switch_cost: Nanos,
     /// Since when it is held with work to do.
     held_since: Nanos,
@@ -41,9 +41,9 @@ impl Account {
             suspended: false,
             order: Order::Free,
             state: TaskState::Idle,
-            leaving: false,
-            let_go_at: Nanos::ZERO,
-            arriving: false,
+            transition: Transition::Settled,
+            is_sync_bound: false,
+            is_drained: true,
             switch_cost: Nanos::ZERO,
             held_since: Nanos::ZERO,
             held: Nanos::ZERO,
@@ -55,12 +55,16 @@ impl Account {
 
     /// Whether the device works for it.
     pub(super) fn uses_device(&self) -> bool {
-        (self.state == TaskState::Running && !self.arriving) || self.leaving
+        match self.transition {
+            Transition::Settled => self.state == TaskState::Running,
+            Transition::Leaving => true,
+            Transition::Arriving => false,
+        }
     }
 
-    /// Notes what the task does from now on, under the order it has.
-    pub(super) fn turn_to(&mut self, ready: bool, now: Nanos) {
-        let next = match (self.suspended, ready, self.order) {
+    /// Sets what the task does from now on, under the order it has.
+    pub(super) fn set_state(&mut self, has_work: bool, now: Nanos) {
+        let next = match (self.suspended, has_work, self.order) {
             (true, ..) => TaskState::Suspended,
             (false, false, _) => TaskState::Idle,
             (false, true, order) if order.stops() => TaskState::Held,
@@ -77,7 +81,7 @@ impl Account {
 }
 
 /// Makes the accounts those of `tasks`, in the same order: opens missing ones and closes those of tasks that are gone.
-pub(super) fn align(accounts: &mut Vec<Account>, tasks: &[Task], suspended: impl Fn(ProcessId) -> bool) {
+pub(super) fn align(accounts: &mut Vec<Account>, tasks: &[Task], is_suspended: impl Fn(ProcessId) -> bool) {
     let mut old = std::mem::take(accounts).into_iter().peekable();
     // Both are in the order of device and task, so one walk along the two is enough.
     for task in tasks {
@@ -85,12 +89,12 @@ pub(super) fn align(accounts: &mut Vec<Account>, tasks: &[Task], suspended: impl
         while old.next_if(|account| (account.device, account.task) < key).is_some() {}
         let kept = old.next_if(|account| account.task == task.id);
         let mut account = kept.unwrap_or_else(|| Account::new(task));
-        account.suspended = suspended(task.process.id);
+        account.suspended = is_suspended(task.process.id);
         accounts.push(account);
     }
 }
 
-/// Of spans in nanoseconds; a quantile is off by no more than a sixteenth, and the whole takes 4 KiB at most.
+/// A distribution of spans. A quantile is off by 1/16 at most, and the whole takes 4 KiB at most.
 #[derive(Debug, Default)]
 pub(super) struct Spans(Histogram<3>);
 
@@ -99,7 +103,7 @@ impl Spans {
         self.0.record(span.0);
     }
 
-    /// The span that 99 of 100 do not exceed, if there are any.
+    /// The 99th percentile, if any span was recorded.
     pub(super) fn p99(&self) -> Option<Nanos> {
         (!self.0.is_empty()).then(|| Nanos(self.0.quantile(990)))
     }
@@ -121,18 +125,33 @@ mod tests {
     }
 
     #[test]
-    fn being_stopped_with_work_is_a_preemption_and_begins_a_wait() {
+    fn holding_a_task_with_work_counts_as_preemption_and_starts_a_wait() {
         let mut account = account();
-        account.turn_to(true, Nanos(0));
+        account.set_state(true, Nanos(0));
         account.order = Order::Yield;
-        account.turn_to(true, Nanos(10));
+        account.set_state(true, Nanos(10));
         assert_eq!((account.state, account.preemptions, account.waits.p99()), (TaskState::Held, 1, None));
         account.order = Order::Throttled;
-        account.turn_to(true, Nanos(15));
+        account.set_state(true, Nanos(15));
         assert_eq!(account.waits.p99(), Some(Nanos(5)));
-        account.turn_to(false, Nanos(20));
+        account.set_state(false, Nanos(20));
         account.order = Order::Yield;
-        account.turn_to(false, Nanos(25));
+        account.set_state(false, Nanos(25));
         assert_eq!((account.state, account.preemptions), (TaskState::Idle, 1), "it had no work");
+    }
+
+    #[test]
+    fn device_time_is_charged_while_a_task_leaves_and_not_before_it_has_arrived() {
+        let mut account = account();
+        account.set_state(true, Nanos(0));
+        assert!(account.uses_device());
+        (account.order, account.transition) = (Order::Drain, Transition::Leaving);
+        account.set_state(true, Nanos(10));
+        assert!(account.uses_device());
+        account.transition = Transition::Settled;
+        assert!(!account.uses_device());
+        (account.order, account.transition) = (Order::Throttled, Transition::Arriving);
+        account.set_state(true, Nanos(20));
+        assert!(!account.uses_device());
     }
 }

@@ -1,19 +1,9 @@
-//! One program: its page, and what was last seen there and written there.
-//!
-//! Queues with hints of their own are tasks of their own, and then this can happen:
-//!
-//! ```text
-//!    high:  ── wait(event) ── runs nothing, yet is ready, so the policy runs it and nobody else
-//!    low:   ── ... record(event)   never gets that far
-//! ```
-//!
-//! so whoever a running queue waits for inherits its right to run ([`Program::inherit`]). It is the right to run that is
-//! inherited, not the number of a priority: that ends the deadlock under every policy, whether it goes by priority,
-//! deadline or share.
+//! One program: its page, and what was last read there and written there.
 
 use std::sync::Arc;
 
 use xsched_core::{DeviceId, Hints, Nanos, Order, Process};
+use xsched_policy::Dependency;
 
 use super::{ClientId, Coordinator, QUEUES_PER_USER, queue_id};
 use crate::page::{Dependencies, Page, Slot};
@@ -27,34 +17,38 @@ pub(super) struct Program {
     pub(super) hints: Hints,
     /// In ascending order of slot.
     pub(super) queues: Vec<Queue>,
-    /// Since the last orders: what stands in its page is to be compared, not what was written last. A program that
-    /// thought us dead has freed itself.
-    pub(super) looked_at: bool,
+    /// Its page was read since the last orders: they are compared with its gates, not with what was written last. A program
+    /// that took the scheduler for dead has freed itself.
+    pub(super) was_read: bool,
     /// Some queue waits for another.
-    waits: bool,
-    /// Its threads have to learn of the orders just written.
-    to_be_called: bool,
+    has_dependencies: bool,
+    /// Its threads have to be woken for the orders just written.
+    wake_pending: bool,
 }
 
-/// A queue as last seen in its slot.
+/// A queue as last read from its slot.
 pub(super) struct Queue {
     pub(super) slot: usize,
     pub(super) device: DeviceId,
+    /// Has work.
     pub(super) ready: bool,
-    /// Its work comes in many small pieces, each of which is waited for.
-    pub(super) sync_bound: bool,
-    waits: Dependencies,
-    pub(super) given: Order,
-    /// Where its task stands.
+    /// The program waits for each small piece of its work.
+    pub(super) is_sync_bound: bool,
+    /// Ordered to drain, and the device runs nothing of it.
+    pub(super) is_drained: bool,
+    dependencies: Dependencies,
+    /// The order in its gate.
+    pub(super) order: Order,
+    /// The index of its task.
     pub(super) place: Option<usize>,
-    /// Its program's threads slept through an order, because it had no work.
-    call_owed: bool,
-    /// What taking the device from it and giving it back costs, as its program says.
+    /// An order was written without waking the program's threads, because the queue had no work.
+    wake_deferred: bool,
+    /// What it costs to preempt it and to resume it, as its program reports.
     pub(super) switch_cost: Nanos,
-    /// Launches seen, and those of queues that had this slot before without our noticing.
+    /// Launches counted in the slot, and those of queues that had this slot before without being noticed.
     passes: u64,
     passes_before: u64,
-    /// How many of them whoever traces knows of, and since when.
+    /// How many launches have been reported as events, and when.
     pub(super) noted: u64,
     pub(super) noted_at: Nanos,
 }
@@ -65,11 +59,12 @@ impl Queue {
             slot,
             device,
             ready: false,
-            sync_bound: false,
-            waits: Dependencies::NONE,
-            given: Order::Free,
+            is_sync_bound: false,
+            is_drained: false,
+            dependencies: Dependencies::NONE,
+            order: Order::Free,
             place: None,
-            call_owed: false,
+            wake_deferred: false,
             switch_cost: Nanos::ZERO,
             passes: 0,
             passes_before: 0,
@@ -83,7 +78,7 @@ impl Queue {
         self.passes_before.saturating_add(self.passes)
     }
 
-    /// Takes note of the launches counted in the slot. What the slot says never makes the sum go back.
+    /// Reads the launches counted in the slot. The sum never decreases, whatever the slot holds.
     pub(super) fn count(&mut self, slot: &Slot) {
         let passes = slot.gate.counts().passes;
         if passes < self.passes {
@@ -95,30 +90,36 @@ impl Queue {
 
 impl Program {
     pub(super) fn new(id: ClientId, user: u32, process: Process, page: Arc<Page>, hints: Hints) -> Self {
-        let (queues, looked_at, waits, to_be_called) = (Vec::new(), false, false, false);
-        Self { id, user, process, page, hints, queues, looked_at, waits, to_be_called }
+        let (queues, was_read, has_dependencies, wake_pending) = (Vec::new(), false, false, false);
+        Self { id, user, process, page, hints, queues, was_read, has_dependencies, wake_pending }
     }
 
-    /// Extends the right to run to whom running queues of this program wait for, and so on along the chain. Only
-    /// queues of the program itself can be named, so whatever it writes concerns it alone.
-    pub(super) fn inherit(&self, runs: &mut [bool]) {
-        let mut grew = self.waits;
-        // Each turn but the last lets another task run, so there are no more turns than the program has tasks.
-        while std::mem::take(&mut grew) {
-            let mut anybody = false;
-            for waiter in &self.queues {
-                match waiter.waits {
-                    _ if !waiter.ready || !waiter.runs(runs) => {}
-                    Dependencies::Any => anybody = true,
-                    Dependencies::Slots(slots, n) => {
-                        for holder in slots[..n].iter().filter_map(|slot| self.queue_in(*slot)) {
-                            grew |= holder.let_run(runs);
-                        }
-                    }
+    /// Adds which of its tasks wait for which. A program can only name queues of its own, so what it writes concerns its own
+    /// tasks alone.
+    pub(super) fn add_dependencies(&self, out: &mut Vec<Dependency>) {
+        if !self.has_dependencies {
+            return;
+        }
+        // The first task that may wait for any queue depends on all tasks, and the rest of such tasks depend on the first: the
+        // same tasks run as if each depended on all, and the list stays short.
+        let mut first_on_any = None;
+        for queue in self.queues.iter().filter(|queue| queue.ready) {
+            let Some(waiter) = queue.place else { continue };
+            let mut add = |holder| {
+                if holder != waiter {
+                    out.push(Dependency { waiter, holder });
                 }
-            }
-            for holder in self.queues.iter().filter(|_| anybody) {
-                grew |= holder.let_run(runs);
+            };
+            match (queue.dependencies, first_on_any) {
+                (Dependencies::Any, Some(first)) => add(first),
+                (Dependencies::Any, None) => {
+                    first_on_any = Some(waiter);
+                    self.queues.iter().filter_map(|holder| holder.place).for_each(add);
+                }
+                (Dependencies::Slots(slots, n), _) => {
+                    let holders = slots[..n].iter().filter_map(|slot| self.queue_in(*slot)?.place);
+                    holders.for_each(add);
+                }
             }
         }
     }
@@ -128,20 +129,20 @@ impl Program {
         Some(&self.queues[place])
     }
 
-    /// Names the queues whose order has to be written.
-    pub(super) fn compare(&mut self, orders: &[Order], looked_at: bool, mut differs: impl FnMut(usize)) {
+    /// Reports the queues whose order has to be written.
+    pub(super) fn find_changes(&mut self, orders: &[Order], was_read: bool, mut report: impl FnMut(usize)) {
         for (index, queue) in self.queues.iter_mut().enumerate() {
             let Some(order) = queue.place.and_then(|place| orders.get(place)) else { continue };
-            if looked_at && let Some(slot) = self.page.slot(queue.slot) {
-                queue.given = slot.gate.order();
+            if was_read && let Some(slot) = self.page.slot(queue.slot) {
+                queue.order = slot.gate.order();
             }
-            if queue.given != *order {
-                differs(index);
+            if queue.order != *order {
+                report(index);
             }
         }
     }
 
-    /// Writes the order of one queue if it is one that stops, or one that does not, as asked for.
+    /// Writes the order of one queue if it stops the queue and `stopping`, or if it does neither.
     pub(super) fn write(&mut self, queue: usize, orders: &[Order], stopping: bool, now: Nanos) {
         let queue = &mut self.queues[queue];
         let Some(order) = queue.place.and_then(|place| orders.get(place)).copied() else { return };
@@ -150,65 +151,54 @@ impl Program {
             return;
         }
         if stopping {
-            // Before the word: whoever is held by it asks at once whether we are alive.
+            // Before the order: a thread that is held by it checks at once whether the scheduler is alive.
             self.page.set_heartbeat(now);
         }
         slot.gate.give(order);
         // A queue that was free did not count its work: only its program knows whether it has any.
-        let may_sleep = !queue.ready && queue.given != Order::Free && order != Order::Free;
-        queue.call_owed = may_sleep;
-        self.to_be_called |= !may_sleep;
-        queue.given = order;
+        let is_idle = !queue.ready && queue.order != Order::Free && order != Order::Free;
+        queue.wake_deferred = is_idle;
+        self.wake_pending |= !is_idle;
+        queue.order = order;
     }
 
-    /// Tells the program's threads about the orders, if it concerns work they have.
-    pub(super) fn call(&mut self) {
-        if std::mem::take(&mut self.to_be_called) {
+    /// Wakes the program's threads if the orders concern work it has.
+    pub(super) fn wake_threads(&mut self) {
+        if std::mem::take(&mut self.wake_pending) {
             self.page.orders().bump();
         }
     }
 }
 
-impl Queue {
-    fn runs(&self, runs: &[bool]) -> bool {
-        self.place.is_some_and(|place| runs.get(place).is_some_and(|runs| *runs))
-    }
-
-    /// Lets its task run. Answers whether that is new.
-    fn let_run(&self, runs: &mut [bool]) -> bool {
-        self.place.and_then(|place| runs.get_mut(place)).is_some_and(|runs| !std::mem::replace(runs, true))
-    }
-}
-
-/// What has become of one queue between two looks.
-enum Found {
-    /// It is new.
-    Came,
-    /// It is the one we know.
-    Stayed,
-    /// Its slot is empty, or belongs to a queue on another device.
-    Left,
+/// How a slot in use compares with the next queue that is known.
+enum SlotState {
+    /// No queue is known for this slot.
+    New,
+    /// It still belongs to the known queue.
+    Known,
+    /// The slot of the known queue is empty, or belongs to a queue on another device.
+    KnownQueueGone,
 }
 
 impl Coordinator {
-    pub(super) fn look_at_place(&mut self, place: usize, now: Nanos) {
+    pub(super) fn read_page(&mut self, place: usize, now: Nanos) {
         let page = Arc::clone(&self.programs[place].page);
-        // Before looking: whoever rings from here on has news.
+        // Before reading: a notification from here on means another change.
         page.acknowledge();
         let mut next = 0;
-        let mut waits = false;
+        let mut has_dependencies = false;
         for (index, slot) in page.used_slots() {
             let device = slot.device();
             loop {
-                match self.find(place, next, index, device) {
-                    Found::Left => self.queue_left(place, next, now),
-                    Found::Came => {
-                        if !self.queue_came(place, next, index, device, now) {
+                match self.compare_slot(place, next, index, device) {
+                    SlotState::KnownQueueGone => self.remove_queue(place, next, now),
+                    SlotState::New => {
+                        if !self.add_queue(place, next, index, device, now) {
                             break;
                         }
                     }
-                    Found::Stayed => {
-                        waits |= self.look_at_queue(place, next, slot, now);
+                    SlotState::Known => {
+                        has_dependencies |= self.read_slot(place, next, slot, now);
                         next += 1;
                         break;
                     }
@@ -216,26 +206,27 @@ impl Coordinator {
             }
         }
         while next < self.programs[place].queues.len() {
-            self.queue_left(place, next, now);
+            self.remove_queue(place, next, now);
         }
         let program = &mut self.programs[place];
-        program.waits = waits;
-        program.looked_at = true;
+        program.has_dependencies = has_dependencies;
+        program.was_read = true;
     }
 
-    /// The slots are walked along in ascending order, and so are the queues we know.
-    fn find(&self, place: usize, next: usize, slot: usize, device: DeviceId) -> Found {
+    /// Slots are read in ascending order, and the known queues are in the same order.
+    fn compare_slot(&self, place: usize, next: usize, slot: usize, device: DeviceId) -> SlotState {
         match self.programs[place].queues.get(next) {
-            Some(known) if known.slot < slot => Found::Left,
-            Some(known) if known.slot == slot && known.device != device => Found::Left,
-            Some(known) if known.slot == slot => Found::Stayed,
-            _ => Found::Came,
+            Some(known) if known.slot < slot => SlotState::KnownQueueGone,
+            Some(known) if known.slot == slot && known.device != device => SlotState::KnownQueueGone,
+            Some(known) if known.slot == slot => SlotState::Known,
+            _ => SlotState::New,
         }
     }
 
-    fn queue_came(&mut self, place: usize, next: usize, slot: usize, device: DeviceId, now: Nanos) -> bool {
+    /// Adds a queue. Returns false if its user has too many.
+    fn add_queue(&mut self, place: usize, next: usize, slot: usize, device: DeviceId, now: Nanos) -> bool {
         let program = &mut self.programs[place];
-        let count = self.users.entry(program.user).or_default();
+        let count = self.queues_by_user.entry(program.user).or_default();
         if *count >= QUEUES_PER_USER {
             return false;
         }
@@ -244,38 +235,41 @@ impl Coordinator {
         let queue = queue_id(program.id, slot);
         let task = self.table.add_queue(queue, program.process, device, program.hints);
         program.queues.insert(next, Queue::new(slot, device));
-        self.out_of_line = true;
+        self.needs_alignment = true;
         if self.table.tasks().len() > tasks {
             self.note_task(task, now, || EventKind::TaskAdded(String::new()));
         }
         true
     }
 
-    fn queue_left(&mut self, place: usize, next: usize, now: Nanos) {
+    fn remove_queue(&mut self, place: usize, next: usize, now: Nanos) {
         let program = &mut self.programs[place];
         let mut gone = program.queues.remove(next);
         if let Some(slot) = program.page.slot(gone.slot) {
             gone.count(slot);
         }
         let (user, queue) = (program.user, queue_id(program.id, gone.slot));
-        self.out_of_line = true;
+        self.needs_alignment = true;
         self.forget_queue(user, queue, &gone, now);
     }
 
-    /// Takes note of one queue. Answers whether it waits for others.
-    fn look_at_queue(&mut self, place: usize, next: usize, slot: &Slot, now: Nanos) -> bool {
+    /// Reads what a queue's slot reports. Returns whether it waits for other queues.
+    fn read_slot(&mut self, place: usize, next: usize, slot: &Slot, now: Nanos) -> bool {
         let program = &mut self.programs[place];
         let queue = &mut program.queues[next];
-        queue.waits = slot.dependencies();
-        queue.sync_bound = slot.gate.is_sync_bound();
+        queue.dependencies = slot.dependencies();
+        let (is_sync_bound, is_drained) = (slot.gate.is_sync_bound(), slot.is_drained());
+        self.feedback_changed |= (queue.is_sync_bound, queue.is_drained) != (is_sync_bound, is_drained);
+        (queue.is_sync_bound, queue.is_drained) = (is_sync_bound, is_drained);
         let cost = slot.switch_cost();
-        self.out_of_line |= std::mem::replace(&mut queue.switch_cost, cost) != cost;
-        let waits = queue.waits != Dependencies::NONE;
+        self.needs_alignment |= std::mem::replace(&mut queue.switch_cost, cost) != cost;
+        let has_dependencies = queue.dependencies != Dependencies::NONE;
         let ready = slot.gate.is_ready();
         let edge = ready != queue.ready;
         if edge {
             queue.ready = ready;
-            program.to_be_called |= ready && std::mem::take(&mut queue.call_owed);
+            self.feedback_changed = true;
+            program.wake_pending |= ready && std::mem::take(&mut queue.wake_deferred);
             let id = queue_id(program.id, queue.slot);
             if self.table.set_ready(id, ready, now)
                 && self.events.is_some()
@@ -288,7 +282,7 @@ impl Coordinator {
             self.programs[place].queues[next].count(slot);
             self.note_queue(place, next, edge, now);
         }
-        waits
+        has_dependencies
     }
 }
 
@@ -296,22 +290,24 @@ impl Coordinator {
 mod tests {
     use super::*;
 
-    /// A program whose queues are tasks of their own, each in the slot and the place of its number.
-    fn program(waits: &[Dependencies]) -> Program {
+    /// The dependencies of a program whose queues are tasks of their own, each in the slot and at the index of its number.
+    fn dependencies(queues: &[Dependencies]) -> Vec<(usize, usize)> {
         let mut program =
             Program::new(ClientId(1), 0, Process::default(), Page::create().unwrap(), Hints::default());
-        program.waits = true;
-        program.queues = waits
+        program.has_dependencies = true;
+        program.queues = queues
             .iter()
             .enumerate()
-            .map(|(number, waits)| Queue {
+            .map(|(number, dependencies)| Queue {
                 ready: true,
-                waits: *waits,
+                dependencies: *dependencies,
                 place: Some(number),
                 ..Queue::new(number, DeviceId(1))
             })
             .collect();
-        program
+        let mut out = Vec::new();
+        program.add_dependencies(&mut out);
+        out.iter().map(|edge| (edge.waiter, edge.holder)).collect()
     }
 
     fn on(slot: usize) -> Dependencies {
@@ -319,26 +315,20 @@ mod tests {
     }
 
     #[test]
-    fn the_right_to_run_is_inherited_along_a_chain_and_around_a_circle() {
-        let circle = program(&[on(1), on(2), on(0), Dependencies::NONE]);
-        let mut runs = [true, false, false, false];
-        circle.inherit(&mut runs);
-        assert_eq!(runs, [true, true, true, false]);
-        // What nobody who runs waits for stays where it is.
-        let mut runs = [false, false, false, true];
-        circle.inherit(&mut runs);
-        assert_eq!(runs, [false, false, false, true]);
+    fn queue_depends_on_the_tasks_of_the_slots_it_names() {
+        let queues = [on(1), Dependencies::Slots([3, 0, 2, 0], 3), Dependencies::NONE, on(3)];
+        assert_eq!(dependencies(&queues), [(0, 1), (1, 3), (1, 0), (1, 2)]);
     }
 
     #[test]
-    fn who_may_wait_for_anybody_lets_everybody_run_and_rubbish_nobody() {
-        let unknown = program(&[Dependencies::Any, Dependencies::NONE, Dependencies::NONE]);
-        let mut runs = [true, false, false];
-        unknown.inherit(&mut runs);
-        assert_eq!(runs, [true; 3]);
-        let rubbish = program(&[on(usize::MAX - 1), on(12_345)]);
-        let mut runs = [true, false];
-        rubbish.inherit(&mut runs);
-        assert_eq!(runs, [true, false]);
+    fn queue_that_may_wait_for_any_queue_depends_on_all_tasks() {
+        assert_eq!(dependencies(&[on(2), Dependencies::Any, Dependencies::NONE]), [(0, 2), (1, 0), (1, 2)]);
+        let two = [Dependencies::Any, Dependencies::NONE, Dependencies::Any];
+        assert_eq!(dependencies(&two), [(0, 1), (0, 2), (2, 0)]);
+    }
+
+    #[test]
+    fn slots_without_a_queue_are_ignored() {
+        assert_eq!(dependencies(&[on(usize::MAX - 1), on(12_345)]), []);
     }
 }

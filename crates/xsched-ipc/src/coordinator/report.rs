@@ -1,4 +1,4 @@
-//! What the coordinator tells those who look at it.
+//! What the coordinator reports about tasks and queues.
 
 use xsched_core::{Nanos, ProcessId, QueueId, Task, TaskId};
 
@@ -10,7 +10,7 @@ use crate::protocol::TaskState;
 pub struct TaskReport<'a> {
     /// The task itself.
     pub task: &'a Task,
-    /// What it is doing.
+    /// Whether it runs, is held, is idle or is suspended.
     pub state: TaskState,
     /// Queues under control.
     pub queues: u32,
@@ -20,14 +20,14 @@ pub struct TaskReport<'a> {
     pub held: Nanos,
     /// Times it was stopped while it had work.
     pub preemptions: u64,
-    /// 99th percentile of its waits, if it ever waited.
+    /// 99th percentile of the time it was held with work, if it ever was.
     pub wait_p99: Option<Nanos>,
 }
 
 /// One queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueReport {
-    /// Its number in this scheduler.
+    /// Its id in this scheduler.
     pub queue: QueueId,
     /// Its program.
     pub client: ClientId,
@@ -39,7 +39,7 @@ pub struct QueueReport {
     pub task: Option<TaskId>,
     /// Its device.
     pub device: u64,
-    /// Level, threshold and batch size, as its program shows them.
+    /// Level, threshold and batch size, as its program reports them.
     pub settings: (u8, u32, u32),
     /// Has work.
     pub ready: bool,
@@ -50,7 +50,7 @@ pub struct QueueReport {
 impl Coordinator {
     /// Every task.
     pub fn report_tasks(&mut self) -> impl Iterator<Item = TaskReport<'_>> {
-        self.bring_in_line();
+        self.align();
         let mut queues = vec![(0, 0); self.accounts.len()];
         for program in &mut self.programs {
             for queue in &mut program.queues {
@@ -89,7 +89,7 @@ impl Coordinator {
                     device: queue.device.0,
                     settings: program.page.slot(queue.slot).map_or((0, 0, 0), crate::page::Slot::settings),
                     ready: queue.ready,
-                    held: queue.given.stops(),
+                    held: queue.order.stops(),
                 }
             })
         })

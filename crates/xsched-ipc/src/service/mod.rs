@@ -304,7 +304,7 @@ impl Service {
 
     /// Whether CPU nice values decide; then they are read now and again.
     fn nice_matters(&self) -> bool {
-        self.coordinator.policy().name == "CHPF" && self.sessions.programs > 0
+        self.coordinator.policy().needs.nice && self.sessions.programs > 0
     }
 
     fn read_nice_values(&mut self) {

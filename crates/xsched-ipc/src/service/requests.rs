@@ -117,7 +117,7 @@ impl Service {
         {
             return Err("the scheduler cannot watch another process: the system refused".to_owned());
         }
-        let nice = if self.coordinator.policy().name == "CHPF" { process::nice(peer.pid) } else { None };
+        let nice = if self.coordinator.policy().needs.nice { process::nice(peer.pid) } else { None };
         let identity = Process {
             id: ProcessId(peer.pid),
             nice: nice.unwrap_or(0),

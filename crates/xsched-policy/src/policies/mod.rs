@@ -29,7 +29,36 @@ pub use up::UtilizationPartition;
 
 use crate::{Policy, Scope};
 
-/// One policy as people and programs name it.
+/// What it means that a policy lets throttled tasks of several processes run on a device at the same time.
+///
+/// Unthrottled tasks run together under both: no other task preempts them, so they share the device as it shares itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrantMode {
+    /// The policy does not decide between them. The pipeline runs one process at a time, in time slices of 50 ms.
+    Exclusive,
+    /// The policy chose each of them: they run together.
+    Concurrent,
+}
+
+/// What the service finds out about processes only for policies that use it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// CPU nice values, in [`TaskView::nice`](crate::TaskView::nice).
+    pub nice: bool,
+    /// The process whose window has the focus, in [`TaskView::focused`](crate::TaskView::focused).
+    pub focus: bool,
+}
+
+impl Needs {
+    /// Nothing.
+    pub const NOTHING: Self = Self { nice: false, focus: false };
+    /// CPU nice values.
+    pub const NICE: Self = Self { nice: true, focus: false };
+    /// The focused window.
+    pub const FOCUS: Self = Self { nice: false, focus: true };
+}
+
+/// One policy as users and programs name it.
 pub struct PolicyInfo {
     /// The reference interface's short name: `HPF`.
     pub name: &'static str,
@@ -41,6 +70,10 @@ pub struct PolicyInfo {
     pub scope: Scope,
     /// Whether some task may always run while there is work.
     pub work_conserving: bool,
+    /// What it means that several throttled processes are granted the same device.
+    pub grant_mode: GrantMode,
+    /// What the policy has to be shown beside hints and device time.
+    pub needs: Needs,
     /// Its rule in one line.
     pub summary: &'static str,
     /// Makes a fresh instance.
@@ -55,6 +88,8 @@ pub static POLICIES: &[PolicyInfo] = &[
         number: 1,
         scope: Scope::Device,
         work_conserving: true,
+        grant_mode: GrantMode::Exclusive,
+        needs: Needs::NOTHING,
         summary: "only the ready tasks of the highest ready priority run",
         make: || Box::new(HighestPriorityFirst),
     },
@@ -64,6 +99,8 @@ pub static POLICIES: &[PolicyInfo] = &[
         number: 2,
         scope: Scope::Machine,
         work_conserving: true,
+        grant_mode: GrantMode::Exclusive,
+        needs: Needs::NOTHING,
         summary: "the same across all devices of the machine",
         make: || Box::new(MachineHighestPriorityFirst),
     },
@@ -73,6 +110,8 @@ pub static POLICIES: &[PolicyInfo] = &[
         number: 3,
         scope: Scope::Device,
         work_conserving: true,
+        grant_mode: GrantMode::Exclusive,
+        needs: Needs::NICE,
         summary: "the ready tasks of the process with the lowest CPU nice value run",
         make: || Box::new(LowestNiceFirst),
     },
@@ -82,6 +121,8 @@ pub static POLICIES: &[PolicyInfo] = &[
         number: 4,
         scope: Scope::Device,
         work_conserving: true,
+        grant_mode: GrantMode::Exclusive,
+        needs: Needs::NOTHING,
         summary: "tasks take turns in proportion to their share",
         make: || Box::<UtilizationPartition>::default(),
     },
@@ -91,6 +132,8 @@ pub static POLICIES: &[PolicyInfo] = &[
         number: 5,
         scope: Scope::Device,
         work_conserving: true,
+        grant_mode: GrantMode::Exclusive,
+        needs: Needs::NOTHING,
         summary: "processes take turns in proportion to their share",
         make: || Box::<ProcessUtilizationPartition>::default(),
     },
@@ -100,6 +143,8 @@ pub static POLICIES: &[PolicyInfo] = &[
         number: 6,
         scope: Scope::Device,
         work_conserving: false,
+        grant_mode: GrantMode::Exclusive,
+        needs: Needs::NOTHING,
         summary: "no process has more than its share, even if the device is idle",
         make: || Box::<StrictProcessUtilizationPartition>::default(),
     },
@@ -109,6 +154,8 @@ pub static POLICIES: &[PolicyInfo] = &[
         number: 7,
         scope: Scope::Device,
         work_conserving: true,
+        grant_mode: GrantMode::Concurrent,
+        needs: Needs::NOTHING,
         summary: "the k ready tasks with the earliest deadlines run",
         make: || Box::<EarliestDeadlineFirst>::default(),
     },
@@ -118,6 +165,8 @@ pub static POLICIES: &[PolicyInfo] = &[
         number: 8,
         scope: Scope::Device,
         work_conserving: true,
+        grant_mode: GrantMode::Exclusive,
+        needs: Needs::NOTHING,
         summary: "a task has its lax priority until its laxity is used up, then its critical one",
         make: || Box::new(LaxityFirst),
     },
@@ -127,6 +176,8 @@ pub static POLICIES: &[PolicyInfo] = &[
         number: 9,
         scope: Scope::Device,
         work_conserving: true,
+        grant_mode: GrantMode::Exclusive,
+        needs: Needs::FOCUS,
         summary: "tasks of the process with the focused window run, the rest while it is idle",
         make: || Box::new(ActiveWindowFirst),
     },
@@ -136,6 +187,8 @@ pub static POLICIES: &[PolicyInfo] = &[
         number: 10,
         scope: Scope::Device,
         work_conserving: true,
+        grant_mode: GrantMode::Exclusive,
+        needs: Needs::NOTHING,
         summary: "the ready task that had least for its weight runs",
         make: || Box::<CompletelyFair>::default(),
     },
@@ -145,6 +198,8 @@ pub static POLICIES: &[PolicyInfo] = &[
         number: 11,
         scope: Scope::Device,
         work_conserving: true,
+        grant_mode: GrantMode::Exclusive,
+        needs: Needs::NOTHING,
         summary: "short work first: using up a slice demotes, waiting promotes",
         make: || Box::<MultiLevelFeedback>::default(),
     },

@@ -1,0 +1,257 @@
+//! The decision pipeline: from a snapshot of all tasks to one order for each.
+//!
+//! ```text
+//!   Snapshot ─► idle_gaps ──► policy ──► inheritance ─► precedence ─► time_slices ─► eviction ─► handover ─► orders
+//!               which tasks   a grant    tasks that a   grants        one process    how held    the next
+//!               count as      for each   running task   become        at a time if   tasks       task starts
+//!               ready         task       waits for run  orders        exclusive      leave       after a drain
+//! ```
+//!
+//! It is a pure function of its inputs and its own memory: it reads no clock, takes no lock, does no I/O and touches no
+//! shared page. The service, the local scheduler and the simulator fill a [`Snapshot`], call [`Pipeline::plan`] and carry
+//! out the orders, so that nothing below a policy decides differently in one of them.
+//!
+//! Stages from precedence on look at one device at a time. A round allocates only while tasks come or go.
+
+mod eviction;
+mod handover;
+mod idle_gaps;
+mod inheritance;
+mod precedence;
+mod time_slices;
+
+use xsched_core::{DeviceId, Nanos, Order, TaskId};
+
+use self::handover::Handover;
+use self::idle_gaps::IdleGap;
+use self::inheritance::Inheritance;
+use self::time_slices::TimeSlices;
+use crate::ledger::Ledger;
+use crate::policies::GrantMode;
+use crate::{Decision, Params, PolicyInfo, Scheduler, TaskView};
+
+/// What the pipeline needs to know about one task beside what its policy sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskStatus {
+    /// Has work that is not finished, or a thread held at the gate.
+    pub has_work: bool,
+    /// A user suspended it: it is held, and has no work as far as the policy knows.
+    pub is_suspended: bool,
+    /// Waits for each small piece of the work that it has now.
+    pub is_sync_bound: bool,
+    /// The device runs nothing of the work it has, as its process reports after an order to drain.
+    pub is_drained: bool,
+}
+
+/// One task waits for work of another. Both are indices into the snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Dependency {
+    /// The task that waits and has work.
+    pub waiter: usize,
+    /// The task it waits for.
+    pub holder: usize,
+}
+
+/// All tasks at one moment, in ascending order of device, then of id.
+///
+/// A caller keeps its snapshot from round to round and changes what has changed, or clears and fills it again.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// What the policy sees. [`TaskView::ready`] is set by the pipeline, from [`TaskStatus::has_work`].
+    pub views: Vec<TaskView>,
+    /// The rest, in the same order.
+    pub statuses: Vec<TaskStatus>,
+    /// Which tasks wait for which other tasks, in any order.
+    pub dependencies: Vec<Dependency>,
+}
+
+impl Snapshot {
+    /// Removes all tasks and dependencies. Keeps its memory.
+    pub fn clear(&mut self) {
+        self.views.clear();
+        self.statuses.clear();
+        self.dependencies.clear();
+    }
+
+    /// Adds a task behind all others.
+    pub fn push(&mut self, view: TaskView, status: TaskStatus) {
+        self.views.push(view);
+        self.statuses.push(status);
+    }
+}
+
+/// Whether a task is between the device and the gate after its order has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transition {
+    /// The device follows the order.
+    #[default]
+    Settled,
+    /// Ordered to drain, with work still on the device.
+    Leaving,
+    /// Released after a drain, and not yet on the device again.
+    Arriving,
+}
+
+/// What the pipeline remembers about one task.
+#[derive(Clone, Copy, Debug, Default)]
+struct TaskMemory {
+    /// The order of the last round.
+    order: Order,
+    transition: Transition,
+    /// When it was last released after a drain.
+    released_at: Option<Nanos>,
+    gap: IdleGap,
+}
+
+/// Where a task is: devices ascend, and ids ascend within each.
+type TaskKey = (DeviceId, TaskId);
+
+/// The earliest of several times.
+#[derive(Clone, Copy, Debug, Default)]
+struct WakeUp(Option<Nanos>);
+
+impl WakeUp {
+    fn at(&mut self, at: Nanos) {
+        self.0 = Some(self.0.map_or(at, |earlier| earlier.min(at)));
+    }
+}
+
+/// The tasks of one device in the order of the snapshot, as the stages from precedence on see them.
+struct DeviceTasks<'a> {
+    device: DeviceId,
+    views: &'a [TaskView],
+    statuses: &'a [TaskStatus],
+    orders: &'a mut [Order],
+    memory: &'a mut [TaskMemory],
+}
+
+impl DeviceTasks<'_> {
+    /// Whether the task at `index` has work and runs unthrottled, so that tasks of lower precedence are held for it.
+    fn leads(&self, index: usize) -> bool {
+        self.views[index].ready && matches!(self.orders[index], Order::Free | Order::Leader | Order::Peer)
+    }
+
+    fn has_leader(&self) -> bool {
+        (0..self.orders.len()).any(|index| self.leads(index))
+    }
+}
+
+/// A policy and all stages that turn its grants into orders.
+pub struct Pipeline {
+    scheduler: Scheduler,
+    decision: Decision,
+    memory: Ledger<TaskKey, TaskMemory>,
+    inheritance: Inheritance,
+    time_slices: TimeSlices,
+    handover: Handover,
+    orders: Vec<Order>,
+}
+
+impl Pipeline {
+    /// Starts with `policy` and its default settings, and remembers no task.
+    #[must_use]
+    pub fn new(policy: &'static PolicyInfo) -> Self {
+        Self {
+            scheduler: Scheduler::new(policy),
+            decision: Decision::default(),
+            memory: Ledger::default(),
+            inheritance: Inheritance::default(),
+            time_slices: TimeSlices::default(),
+            handover: Handover::default(),
+            orders: Vec::new(),
+        }
+    }
+
+    /// The policy in force.
+    #[must_use]
+    pub fn policy(&self) -> &'static PolicyInfo {
+        self.scheduler.policy()
+    }
+
+    /// Changes the policy from the next round on.
+    pub fn set_policy(&mut self, policy: &'static PolicyInfo) {
+        self.scheduler.set_policy(policy);
+    }
+
+    /// Changes the policy's settings from the next round on.
+    pub fn configure(&mut self, params: Params) {
+        self.scheduler.configure(params);
+    }
+
+    /// Plans one round: an order for each task of the snapshot, in its order, in [`Pipeline::orders`]. Returns when to plan
+    /// again if nothing changes before.
+    ///
+    /// `now` never decreases from call to call.
+    pub fn plan(&mut self, now: Nanos, snapshot: &mut Snapshot) -> Option<Nanos> {
+        let Snapshot { views, statuses, dependencies } = snapshot;
+        assert_eq!(views.len(), statuses.len(), "a snapshot has one status for each task");
+        let mut wake_up = WakeUp::default();
+        let keys = views.iter().map(|task| (task.device, task.id));
+        if !self.memory.is_aligned_with(keys.clone()) {
+            self.time_slices.forget_absent(views);
+            self.handover.forget_absent(views);
+        }
+        let memory = self.memory.align(keys, TaskMemory::default());
+        idle_gaps::set_ready(now, views, statuses, memory, &mut wake_up);
+
+        self.scheduler.decide(now, views, &mut self.decision);
+        self.decision.next_look().into_iter().for_each(|at| wake_up.at(at));
+
+        let runs = self.inheritance.extend(self.decision.grants(), dependencies);
+        let policy = self.scheduler.policy();
+        self.orders.clear();
+        self.orders.resize(views.len(), Order::Free);
+        let mut begin = 0;
+        for together in views.chunk_by(|a, b| a.device == b.device) {
+            let range = begin..begin + together.len();
+            begin = range.end;
+            let mut tasks = DeviceTasks {
+                device: together[0].device,
+                views: together,
+                statuses: &statuses[range.clone()],
+                orders: &mut self.orders[range.clone()],
+                memory: &mut memory[range.clone()],
+            };
+            let grants = &self.decision.grants()[range.clone()];
+            precedence::order(
+                &mut tasks,
+                grants,
+                &runs[range],
+                precedence::is_alone(policy.scope, views, together),
+            );
+            match policy.grant_mode {
+                GrantMode::Exclusive if !tasks.has_leader() => {
+                    self.time_slices.run_one_process(now, &mut tasks, &mut wake_up);
+                }
+                GrantMode::Exclusive | GrantMode::Concurrent => self.time_slices.pause(tasks.device, now),
+            }
+            eviction::choose_stop_orders(&mut tasks);
+            self.handover.wait_for_drain(now, &mut tasks, &mut wake_up);
+        }
+        for (memory, order) in memory.iter_mut().zip(&self.orders) {
+            memory.order = *order;
+        }
+        wake_up.0
+    }
+
+    /// The orders of the last round, in the order of its snapshot.
+    #[must_use]
+    pub fn orders(&self) -> &[Order] {
+        &self.orders
+    }
+
+    /// Whether the task at `index` of the last snapshot is on its way to the device or away from it.
+    #[must_use]
+    pub fn transition(&self, index: usize) -> Transition {
+        self.memory.get(index).map_or(Transition::Settled, |memory| memory.transition)
+    }
+
+    /// How many tasks the pipeline and its policy remember something about; never more than twice the last snapshot's.
+    #[must_use]
+    pub fn tracked(&self) -> usize {
+        self.memory.len() + self.scheduler.tracked()
+    }
+}
+
+#[cfg(test)]
+mod tests;
