@@ -1,7 +1,7 @@
 /*
- * XSched: what the C++ XSched does not have. Programs that use it need this one.
+ * XSched: functions that the original C++ XSched lacks.
  *
- * Made from the library's own sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
+ * Generated from the library's sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
  */
 #ifndef XSCHED_EXTRA_H
 #define XSCHED_EXTRA_H

@@ -1,7 +1,7 @@
 /*
- * XSched: what a program tells its scheduler. Every hint counts when its function returns.
+ * XSched: hints for the scheduler. A hint is in effect when its function returns.
  *
- * Made from the library's own sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
+ * Generated from the library's sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
  */
 #ifndef XSCHED_HINT_H
 #define XSCHED_HINT_H

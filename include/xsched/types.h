@@ -1,7 +1,7 @@
 /*
  * XSched: types and values.
  *
- * Made from the library's own sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
+ * Generated from the library's sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
  */
 #ifndef XSCHED_TYPES_H
 #define XSCHED_TYPES_H
@@ -16,11 +16,11 @@ extern "C" {
 typedef uint64_t XDevice;
 /** The PCI address of a device. */
 typedef uint32_t XDeviceId;
-/** An XQueue. 0 is none. */
+/** An XQueue. 0 is invalid. */
 typedef uint64_t XQueueHandle;
-/** A hardware queue: a vendor's stream that was made known. 0 is none. */
+/** A hardware queue: a vendor's queue for which a handle was created. 0 is invalid. */
 typedef uint64_t HwQueueHandle;
-/** A command. 0 is none. */
+/** A command. 0 is invalid. */
 typedef uint64_t HwCommandHandle;
 
 /** What every function answers. XSchedLastError() has the reason in words. */

@@ -1,7 +1,7 @@
 /*
  * XSched: queues that can be suspended and resumed, and commands to submit to them.
  *
- * Made from the library's own sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
+ * Generated from the library's sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
  */
 #ifndef XSCHED_XQUEUE_H
 #define XSCHED_XQUEUE_H
@@ -46,12 +46,12 @@ XResult XQueueSetLaunchConfig(XQueueHandle xq, int64_t threshold, int64_t batch_
 XResult XQueueSubmit(XQueueHandle xq, HwCommandHandle cmd);
 
 /**
- * Waits until a command that was submitted to this queue has completed on the device, and answers what its
+ * Dependencies until a command that was submitted to this queue has completed on the device, and answers what its
  * function answered. kXSchedErrorNotFound if it was dropped, or never submitted here.
  */
 XResult XQueueWait(XQueueHandle xq, HwCommandHandle cmd);
 
-/** Waits until everything that was submitted or launched so far has completed on the device. */
+/** Dependencies until everything that was submitted or launched so far has completed on the device. */
 XResult XQueueWaitAll(XQueueHandle xq);
 
 /** Whether the queue has work: kQueueStateReady or kQueueStateIdle. */
@@ -75,7 +75,7 @@ XResult HwQueueDestroy(HwQueueHandle hwq);
 /** Calls a command's function for this hardware queue, at once and on this thread, and answers what it answers. */
 XResult HwQueueLaunch(HwQueueHandle hwq, HwCommandHandle cmd);
 
-/** Waits until the device has finished everything that was launched on the hardware queue. */
+/** Dependencies until the device has finished everything that was launched on the hardware queue. */
 XResult HwQueueSynchronize(HwQueueHandle hwq);
 
 /**

@@ -1,7 +1,7 @@
 /*
- * XSched: all that needs no vendor's header.
+ * XSched: everything that is independent of a vendor.
  *
- * Made from the library's own sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
+ * Generated from the library's sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
  */
 #ifndef XSCHED_XSCHED_H
 #define XSCHED_XSCHED_H

@@ -32,7 +32,7 @@ macro_rules! hooks {
             pub(crate) unsafe extern "C" fn $name($($argument: $kind),*) -> $answer {
                 // SAFETY: the list gives it the type that the vendor's header gives it. What comes to be stored in its
                 // place is what the loader, or the vendor's own look-up, has for this name.
-                let Some(real) = (unsafe { real::$name.get(crate::loader::next) }) else {
+                let Some(real) = (unsafe { real::$name.get(crate::loader::next_definition) }) else {
                     return crate::hooks::Missing::or($missing);
                 };
                 // SAFETY: the caller vouches for the arguments, which are passed on as they are.
@@ -61,10 +61,10 @@ macro_rules! hooks {
         }
 
         /// The vendor's library.
-        pub(crate) static LIBRARY: crate::loader::Library = crate::loader::Library::new($prefix, &[ $(
+        pub(crate) static LIBRARY: crate::loader::VendorLibrary = crate::loader::VendorLibrary::new($prefix, &[ $(
             crate::loader::Hook {
                 name: crate::hooks::c_name(concat!(stringify!($name), "\0")),
-                ours: $name as *const ::std::ffi::c_void,
+                hook: $name as *const ::std::ffi::c_void,
                 real: real::$name.place(),
             }
         ),* ]);

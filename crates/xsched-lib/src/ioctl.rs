@@ -1,48 +1,49 @@
-//! The system's `ioctl`, hooked: drivers are asked for everything through it, and some of it is worth knowing.
+//! The `ioctl` hook: platforms observe what vendor libraries request from kernel drivers.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Sees a call after the system has answered it: descriptor, request, argument and answer.
-///
-/// The caller's thread is in it: no lock that is held elsewhere during an `ioctl`, and nothing that can fail.
-pub(crate) type Watcher = unsafe fn(c_int, c_ulong, *mut c_void, c_int);
+use crate::platforms::PLATFORMS;
 
-/// Those who watch, one for each platform that wants to.
-static WATCHERS: [Watcher; 2] = [crate::platforms::cuda::watch_ioctl, crate::platforms::hip::watch_ioctl];
+/// Observes a call after the kernel returned: descriptor, request, argument and return value.
+///
+/// It runs on the caller's thread. It must not fail, and it must not take a lock that a thread can hold during an `ioctl`.
+pub(crate) type IoctlObserver = unsafe fn(c_int, c_ulong, *mut c_void, c_int);
 
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The system's own.
+/// The C library's `ioctl`.
 pub(crate) fn real() -> Ioctl {
     let mut found = REAL.load(Ordering::Acquire);
     if found.is_null() {
-        // SAFETY: both are C strings; `ioctl` is libc's, which comes after us.
+        // SAFETY: both arguments are valid for `dlsym`; `ioctl` is in the C library, which comes after this library.
         found = unsafe { crate::loader::real_dlsym()(libc::RTLD_NEXT, c"ioctl".as_ptr()) };
         REAL.store(found, Ordering::Release);
     }
-    // SAFETY: libc's `ioctl` takes a third argument of pointer size.
+    // SAFETY: the C library's `ioctl` takes a third argument of pointer size.
     unsafe { std::mem::transmute::<*mut c_void, Ioctl>(found) }
 }
 
-/// Has the calls answered by somebody else than the system.
+/// Replaces the C library's `ioctl` for a test.
 #[cfg(test)]
-pub(crate) fn answer_with(ioctl: *mut c_void) {
+pub(crate) fn replace_real(ioctl: *mut c_void) {
     REAL.store(ioctl, Ordering::Release);
 }
 
-/// Lets every call go by, and shows it to those who watch.
+/// Forwards every call to the kernel and shows it to the platforms that observe.
 ///
 /// # Safety
-/// As the system's function of this name demands.
+/// The caller obeys the contract of the C library's `ioctl`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     // SAFETY: the caller's own arguments.
-    let answer = unsafe { real()(fd, request, argument) };
-    for watch in WATCHERS.iter().filter(|_| !crate::duplicate_library::is_inactive_duplicate()) {
-        // SAFETY: the arguments of a call that the system has just answered.
-        unsafe { watch(fd, request, argument, answer) };
+    let returned = unsafe { real()(fd, request, argument) };
+    if !crate::duplicate_library::is_inactive_duplicate() {
+        for observe in PLATFORMS.iter().filter_map(|platform| platform.observe_ioctl) {
+            // SAFETY: the arguments of a call that has just returned.
+            unsafe { observe(fd, request, argument, returned) };
+        }
     }
-    answer
+    returned
 }

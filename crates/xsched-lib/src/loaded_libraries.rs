@@ -8,7 +8,7 @@ use crate::loader::real_dlsym;
 
 /// The function of this name in the first library of this process that has it, but for ours; else null. The library
 /// stays loaded from then on.
-pub(crate) fn find(name: &CStr) -> *mut c_void {
+pub(crate) fn find_function(name: &CStr) -> *mut c_void {
     for library in names() {
         // SAFETY: a C string. Nothing is loaded that is not already.
         let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
@@ -17,7 +17,7 @@ pub(crate) fn find(name: &CStr) -> *mut c_void {
         }
         // SAFETY: the handle is good, and the name a C string.
         let found = unsafe { real_dlsym()(handle, name.as_ptr()) };
-        if !found.is_null() && base_of(found) != base_of(find as *const c_void) {
+        if !found.is_null() && base_of(found) != base_of(find_function as *const c_void) {
             return found;
         }
         // SAFETY: opened above, and used no more.
@@ -27,7 +27,7 @@ pub(crate) fn find(name: &CStr) -> *mut c_void {
 }
 
 /// Whether the library that an address lies in has a function of this name itself.
-pub(crate) fn has_itself(address: *const c_void, name: &CStr) -> bool {
+pub(crate) fn defines(address: *const c_void, name: &CStr) -> bool {
     let Some(library) = library_of(address).filter(|library| !library.dli_fname.is_null()) else {
         return false;
     };

@@ -1,212 +1,77 @@
-//! The loader's own look-up functions, hooked: most programs reach the vendor's library through them.
+//! Hooks of the loader's look-up functions, `dlsym` and `dlvsym`: most programs reach a vendor's library through them.
 //!
 //! ```text
-//!   dlsym(handle, "cuLaunchKernel") ──► one of our names? ──no──► jump to the real dlsym, as if we were not there
-//!                                          │yes
-//!                                          ▼
-//!                          remember what the real one answers, answer with our hook
+//!   dlsym(handle, name) ──► is the name hooked? ──no──► jump to the real dlsym
+//!                                │yes
+//!                                ▼
+//!               call the real dlsym, store the function that it found, return the hook
 //! ```
-//! Whoever asks in all libraries at once, and is told of our export, is told nothing if no other library has the function.
+//! A look-up in all libraries (`RTLD_DEFAULT`, `RTLD_NEXT`) would find the exported hook even if the vendor's library is not
+//! loaded. Programs test in this way whether it is, so such a look-up fails unless another library defines the function.
 //!
-//! The real `dlsym` looks at its return address to know who asks, so for names that are not ours it is jumped to, not
-//! called. It may run before anything of ours, or of Rust's, is set up: no lock, no allocation, no state but atomics.
+//! The real `dlsym` derives its caller from its return address. For names that are not hooked the trampoline therefore
+//! jumps to it instead of calling it. The hooks can run before any constructor, this library's and Rust's included: they
+//! take no lock, allocate nothing, and use no state but statics and atomics.
 //!
-//! `dlvsym`, which looks up one version of a name, is hooked in the same way. So neither can find the other for us:
-//! [`elf`] does.
+//! Neither function can be used to look up the other one, because both are hooked: [`elf`] reads the symbol tables instead.
 
 pub(crate) mod elf;
+mod vendor_library;
 
 use std::arch::naked_asm;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use xsched_interpose::RealFunction;
+use crate::platforms::PLATFORMS;
+pub(crate) use vendor_library::{Function, Hook, VendorLibrary, is_loaded};
 
-/// The libraries that we stand in front of.
-static LIBRARIES: [&Library; 3] =
-    [&crate::platforms::cuda::LIBRARY, &crate::platforms::opencl::LIBRARY, &crate::platforms::xsim::LIBRARY];
-
-/// One function that we stand in front of.
-pub(crate) struct Hook {
-    pub(crate) name: &'static CStr,
-    pub(crate) ours: *const c_void,
-    /// Where the vendor's function is kept once it is known.
-    pub(crate) real: &'static AtomicPtr<c_void>,
+/// The hooks of one vendor library, as `dlsym` searches them. Implementations take no lock and allocate nothing.
+pub(crate) trait HookTable: Sync {
+    /// The hook for a name, if it is hooked.
+    fn find_hook(&self, name: SymbolName) -> Option<&'static dyn LookupHook>;
 }
 
-// SAFETY: the pointers are addresses of functions and statics, which never change.
-unsafe impl Sync for Hook {}
+/// A hook that `dlsym` returns in place of a vendor's function.
+pub(crate) trait LookupHook: Sync {
+    /// The name of the vendor's function.
+    fn name(&self) -> &'static CStr;
 
-impl Hook {
-    /// Whether the vendor's function is known, and is another than this.
-    fn is_of_another(&self, found: *mut c_void) -> bool {
-        let known = self.real.load(Ordering::Acquire);
-        !known.is_null() && known != found
-    }
+    /// Stores the vendor's function, and returns the hook that forwards to it.
+    fn replace(&'static self, found: *mut c_void) -> *mut c_void;
 
-    /// The library that has the vendor's function under its name; none if the function is not known, or is the library's
-    /// secret: what a look-up of the library's own has found may lie in another.
-    fn home(&self) -> Option<*mut c_void> {
-        let function = self.real.load(Ordering::Acquire);
-        // SAFETY: all zero is a valid value of this plain struct of addresses.
-        let mut whose: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: the place is large enough; the address may be any.
-        let found = !function.is_null() && unsafe { libc::dladdr(function, &raw mut whose) } != 0;
-        if !found || whose.dli_fname.is_null() {
-            return None;
-        }
-        // SAFETY: `dli_fname` is the C string the loader keeps for a library that is loaded; nothing new is loaded.
-        let handle = unsafe { libc::dlopen(whose.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        if handle.is_null() {
-            return None;
-        }
-        // SAFETY: the handle is good, and the name a C string.
-        let has_it = !unsafe { real_dlsym()(handle, self.name.as_ptr()) }.is_null();
-        if !has_it {
-            // SAFETY: opened above, and used no more.
-            unsafe { libc::dlclose(handle) };
-        }
-        has_it.then_some(handle)
-    }
-
-    /// Remembers the vendor's function and answers with ours.
-    pub(crate) fn put_before(&self, real: *mut c_void) -> *mut c_void {
-        if real.cast_const() != self.ours {
-            // Release: pairs with the Acquire where the function is called.
-            self.real.store(real, Ordering::Release);
-        }
-        self.ours.cast_mut()
+    /// Whether the hook already forwards to another function than `found`, and can forward to one only.
+    fn forwards_elsewhere(&self, found: *mut c_void) -> bool {
+        let _ = found;
+        false
     }
 }
 
-/// A vendor's library: what we stand in front of, and the copy of it that the program uses.
-pub(crate) struct Library {
-    prefix: &'static str,
-    hooks: &'static [Hook],
-    copy: AtomicPtr<c_void>,
-}
+/// A name that is looked up.
+///
+/// It is compared byte by byte. `strlen` and `strcmp` can belong to a sanitizer, and sanitizers call `dlsym` before their
+/// own functions work.
+#[derive(Clone, Copy)]
+pub(crate) struct SymbolName(*const u8);
 
-impl Library {
-    /// `prefix` is what the names of all its functions begin with.
-    pub(crate) const fn new(prefix: &'static str, hooks: &'static [Hook]) -> Self {
-        Self { prefix, hooks, copy: AtomicPtr::new(std::ptr::null_mut()) }
-    }
-
-    /// All hooks.
-    pub(crate) fn hooks(&self) -> &'static [Hook] {
-        self.hooks
-    }
-
-    /// What the copy that the program uses exports under a name; null if it is not known yet, or has no such function.
-    pub(crate) fn find(&self, name: &CStr) -> *mut c_void {
-        match self.copy() {
-            copy if copy.is_null() => copy,
-            // SAFETY: the handle is one the loader gave us and that is never closed; the name is a C string.
-            copy => unsafe { real_dlsym()(copy, name.as_ptr()) },
-        }
-    }
-
-    /// Takes the copy that is loaded under this file name, if no function of any copy has come by: the program may have
-    /// got at it without us. Nothing is loaded. Answers whether a copy is known.
-    pub(crate) fn meet(&self, file: &str) -> bool {
-        if self.copy().is_null()
-            && let Some(path) = loaded(file)
-        {
-            // SAFETY: a C string; nothing new is loaded.
-            let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-            self.copy.store(handle, Ordering::Release);
-        }
-        !self.copy().is_null()
-    }
-
-    /// The hook for a name as `dlsym` is asked for it.
-    fn hook(&self, name: &CStr) -> Option<&'static Hook> {
-        let ours = name.to_bytes().starts_with(self.prefix.as_bytes());
-        ours.then(|| self.hooks.iter().find(|hook| hook.name == name)).flatten()
-    }
-
-    /// What a look-up function of the library's own answers with: our hook in place of what `real` finds, if we have one.
-    /// Where several vendors are behind the library, each may have a function of its own.
-    pub(crate) fn look_up(&self, real: impl FnOnce() -> *mut c_void, name: *const c_char) -> *mut c_void {
-        let found = real();
-        if found.is_null() || name.is_null() {
-            return found;
-        }
-        // SAFETY: whoever asks for a name passes a C string.
-        let Some(hook) = self.hook(unsafe { CStr::from_ptr(name) }) else { return found };
-        // What the library itself has leads to every vendor; else it is one vendor's own, and we can keep one.
-        let for_all = next(hook.name);
-        let known = hook.real.load(Ordering::Acquire);
-        if for_all.is_null() && !known.is_null() && known != found {
-            return found;
-        }
-        hook.put_before(if for_all.is_null() { found } else { for_all })
-    }
-
-    /// The handle of the copy that the program uses: the one its functions came from. We never open one by name.
-    fn copy(&self) -> *mut c_void {
-        let known = self.copy.load(Ordering::Acquire);
-        if !known.is_null() {
-            return known;
-        }
-        let Some(handle) = self.hooks.iter().find_map(Hook::home) else { return known };
-        self.copy.store(handle, Ordering::Release);
-        handle
-    }
-}
-
-/// Whether a library is in this process whose file has this name, or this name and a version.
-pub(crate) fn is_loaded(file: &str) -> bool {
-    loaded(file).is_some()
-}
-
-/// The path of the first library of this process whose file has this name, or this name and a version.
-fn loaded(file: &str) -> Option<CString> {
-    struct Search<'a> {
-        file: &'a [u8],
-        found: Option<CString>,
-    }
-    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-        // SAFETY: the loader passes its own record, and what we passed on to it below.
-        let (path, search) = unsafe { ((*info).dlpi_name, &mut *search.cast::<Search<'_>>()) };
-        if path.is_null() {
-            return 0;
-        }
-        // SAFETY: a C string of the loader's, which unloads nothing while we are here.
-        let path = unsafe { CStr::from_ptr(path) };
-        let name = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        match name.strip_prefix(search.file) {
-            Some([] | [b'.', ..]) => search.found = Some(path.to_owned()),
-            _ => return 0,
-        }
-        1
-    }
-    let mut search = Search { file: file.as_bytes(), found: None };
-    // SAFETY: `look` gets what it expects, and does not unwind.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-    search.found
-}
-
-/// A function of the vendor's that we call ourselves, looked up in the copy the program uses: handles are worth nothing
-/// in another.
-pub(crate) struct Function<F> {
-    library: &'static Library,
-    real: RealFunction<F>,
-}
-
-impl<F: Copy> Function<F> {
-    /// The function of this name.
+impl SymbolName {
+    /// The name; none if it is null.
     ///
     /// # Safety
-    /// `F` is the type the vendor gave it.
-    pub(crate) const unsafe fn new(library: &'static Library, name: &'static CStr) -> Self {
-        Self { library, real: RealFunction::new(name) }
+    /// The name is null or a C string that outlives the value.
+    pub(crate) unsafe fn new(name: *const c_char) -> Option<Self> {
+        (!name.is_null()).then_some(Self(name.cast()))
     }
 
-    /// The function; none before the library is known, or if it lacks it.
-    pub(crate) fn get(&self) -> Option<F> {
-        // SAFETY: whoever made this vouched for the type. The loader answers with the function of the name, or null.
-        unsafe { self.real.get(|name| self.library.find(name)) }
+    /// Whether the name begins with these bytes.
+    pub(crate) fn starts_with(self, start: &[u8]) -> bool {
+        // SAFETY: `new` received a C string. The first byte that differs ends the comparison, so that it does not read
+        // past the terminating zero.
+        start.iter().enumerate().all(|(n, byte)| unsafe { *self.0.add(n) } == *byte)
+    }
+
+    /// Whether the name is this one.
+    pub(crate) fn is(self, name: &CStr) -> bool {
+        self.starts_with(name.to_bytes_with_nul())
     }
 }
 
@@ -216,15 +81,21 @@ type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) ->
 static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Looks a symbol up as the loader does.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!(
+    "libxsched.so supports x86-64 and AArch64 only: the dlsym trampolines in loader.rs are written in assembly"
+);
+
+/// Looks up a symbol.
 ///
 /// # Safety
-/// As the loader's function of this name demands.
+/// The caller obeys the contract of the loader's `dlsym`.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
+    #[cfg(target_arch = "x86_64")]
     naked_asm!(
-        // Where the caller will go on: who it is.
+        // The return address identifies the caller.
         "mov rdx, qword ptr [rsp]",
         "push rdi",
         "push rsi",
@@ -233,27 +104,54 @@ pub(crate) unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char
         "add rsp, 8",
         "pop rsi",
         "pop rdi",
-        "cmp rax, {nowhere}",
+        "cmp rax, {not_found}",
         "je 3f",
         "test rax, rax",
         "jne 2f",
-        // The caller's own arguments and return address are in place: the real one sees its true caller.
+        // The caller's arguments and return address are in place: the real function sees its true caller.
         "mov rax, qword ptr [rip + {real}]",
         "jmp rax",
         "3:",
         "xor eax, eax",
         "2:",
         "ret",
-        nowhere = const NOWHERE,
+        not_found = const NOT_FOUND,
         decide = sym decide,
         real = sym REAL_DLSYM,
-    )
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!(
+        "stp x29, x30, [sp, #-32]!",
+        "mov x29, sp",
+        "stp x0, x1, [sp, #16]",
+        // The return address identifies the caller.
+        "mov x2, x30",
+        "bl {decide}",
+        "mov x9, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        "cmp x9, #{not_found}",
+        "b.eq 3f",
+        "cbnz x9, 2f",
+        // The caller's arguments and return address are in place: the real function sees its true caller.
+        "adrp x16, {real}",
+        "ldr x16, [x16, :lo12:{real}]",
+        "br x16",
+        "3:",
+        "mov x9, xzr",
+        "2:",
+        "mov x0, x9",
+        "ret",
+        not_found = const NOT_FOUND,
+        decide = sym decide,
+        real = sym REAL_DLSYM,
+    );
 }
 
-/// Looks one version of a symbol up as the loader does.
+/// Looks up one version of a symbol.
 ///
 /// # Safety
-/// As the loader's function of this name demands.
+/// The caller obeys the contract of the loader's `dlvsym`.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn dlvsym(
@@ -261,6 +159,7 @@ pub(crate) unsafe extern "C" fn dlvsym(
     _name: *const c_char,
     _version: *const c_char,
 ) -> *mut c_void {
+    #[cfg(target_arch = "x86_64")]
     naked_asm!(
         "push rdi",
         "push rsi",
@@ -271,135 +170,113 @@ pub(crate) unsafe extern "C" fn dlvsym(
         "pop rdi",
         "test rax, rax",
         "jne 2f",
-        // As above.
+        // As in `dlsym`.
         "mov rax, qword ptr [rip + {real}]",
         "jmp rax",
         "2:",
         "ret",
         decide = sym decide_version,
         real = sym REAL_DLVSYM,
-    )
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!(
+        "stp x29, x30, [sp, #-48]!",
+        "mov x29, sp",
+        "stp x0, x1, [sp, #16]",
+        "str x2, [sp, #32]",
+        "bl {decide}",
+        "mov x9, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldr x2, [sp, #32]",
+        "ldp x29, x30, [sp], #48",
+        "cbnz x9, 2f",
+        // As in `dlsym`.
+        "adrp x16, {real}",
+        "ldr x16, [x16, :lo12:{real}]",
+        "br x16",
+        "2:",
+        "mov x0, x9",
+        "ret",
+        decide = sym decide_version,
+        real = sym REAL_DLVSYM,
+    );
 }
 
-/// What [`decide`] answers if nobody has the function but we.
-const NOWHERE: usize = 1;
+/// [`decide`] returns it if only this library defines the function.
+const NOT_FOUND: usize = 1;
 
-/// Answers with our hook for a name of ours, and with null for every other.
+/// Returns the hook for a hooked name, [`NOT_FOUND`], or null if the real `dlsym` is to be called.
 unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> *mut c_void {
     let real = real_dlsym();
-    // SAFETY: what the caller passed as a name.
-    if is_everywhere(handle) && unsafe { is_ours_alone(name) } {
-        // It leaves word of the failure, as it would without us.
-        // SAFETY: a handle that the loader has for everybody, and a C string.
+    // SAFETY: the caller of `dlsym` passes a C string, or null.
+    let Some(hook) = (unsafe { SymbolName::new(name) }).and_then(find_hook) else {
+        return std::ptr::null_mut();
+    };
+    if searches_all_libraries(handle) {
+        if !elf::next_function(hook.name()).is_null() {
+            // The real look-up finds this library's export first.
+            return std::ptr::null_mut();
+        }
+        // `dlerror` then reports the failure, as it would without this library.
+        // SAFETY: a handle that is always valid, and a C string.
         let _ = unsafe { real(libc::RTLD_NEXT, name) };
-        return std::ptr::without_provenance_mut(NOWHERE);
+        return std::ptr::without_provenance_mut(NOT_FOUND);
     }
-    // SAFETY: as above.
-    let Some(before) = (unsafe { before(handle, name, caller) }) else { return std::ptr::null_mut() };
-    // SAFETY: these are the caller's own arguments.
+    if bypasses_hook(hook.name(), caller) {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the caller's own arguments.
     let found = unsafe { real(handle, name) };
-    before.put(found)
+    if found.is_null() { found } else { hook.replace(found) }
 }
 
-/// The same for one version of a name. A library that has several is known to us by the first that was asked for; the
-/// others are left alone.
+/// The same for one version of a name. A hook forwards to the version that was looked up first; the other versions are
+/// returned as they are.
 unsafe extern "C" fn decide_version(
     handle: *mut c_void,
     name: *const c_char,
     version: *const c_char,
 ) -> *mut c_void {
     let real = real_dlvsym();
-    // SAFETY: what the caller passed as a name.
-    let Some(before) = (unsafe { before(handle, name, std::ptr::null()) }) else {
+    // SAFETY: the caller of `dlvsym` passes a C string, or null.
+    let hook = (unsafe { SymbolName::new(name) }).and_then(find_hook);
+    let Some(hook) = hook.filter(|_| !searches_all_libraries(handle)) else { return std::ptr::null_mut() };
+    if bypasses_hook(hook.name(), std::ptr::null()) {
         return std::ptr::null_mut();
-    };
-    // SAFETY: these are the caller's own arguments.
+    }
+    // SAFETY: the caller's own arguments.
     let found = unsafe { real(handle, name, version) };
-    match before {
-        Before::Known(hook) if hook.is_of_another(found) => found,
-        before => before.put(found),
-    }
+    if found.is_null() || hook.forwards_elsewhere(found) { found } else { hook.replace(found) }
 }
 
-/// What stands before a function that is looked up.
-enum Before {
-    /// One of our hooks.
-    Known(&'static Hook),
-    /// A hook of the copy that the function is found in.
-    OfCopy(crate::platforms::hip::StandsBefore),
-}
-
-impl Before {
-    fn put(&self, found: *mut c_void) -> *mut c_void {
-        match self {
-            _ if found.is_null() => found,
-            Self::Known(hook) => hook.put_before(found),
-            Self::OfCopy(hook) => hook.put(found),
-        }
-    }
-}
-
-/// Whether a symbol is looked up in all libraries, or in all that come later.
-fn is_everywhere(handle: *mut c_void) -> bool {
+fn searches_all_libraries(handle: *mut c_void) -> bool {
     handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT
 }
 
-/// Whether a name is that of a hook, and no library of this process has the function that it stands in front of. Programs
-/// ask that way whether a vendor's library is there; and sanitizers look their functions up before those are set up, so no
-/// other function is called for a name that is not ours.
-///
-/// # Safety
-/// The name is a C string, or null.
-unsafe fn is_ours_alone(name: *const c_char) -> bool {
-    // SAFETY: the caller's word. What differs ends the comparison, so it never goes beyond the end of the name.
-    let is = |start: &[u8]| (0..start.len()).all(|n| unsafe { *name.add(n) }.cast_unsigned() == start[n]);
-    let hooked = |library: &&Library| library.hooks.iter().any(|hook| is(hook.name.to_bytes_with_nul()));
-    if name.is_null()
-        || !(LIBRARIES.iter().any(hooked) || crate::platforms::hip::NAMES_BEGIN.into_iter().any(is))
-    {
-        return false;
-    }
-    // SAFETY: by the caller's word, and not null.
-    let name = unsafe { CStr::from_ptr(name) };
-    hook_before(name).is_some() && elf::next_function(name).is_null()
+/// The hook for a name; none in a copy of the library that is inactive.
+fn find_hook(name: SymbolName) -> Option<&'static dyn LookupHook> {
+    let tables = PLATFORMS.iter().flat_map(|platform| platform.hooks);
+    let hook = tables.into_iter().find_map(|table| table.find_hook(name))?;
+    (!crate::duplicate_library::is_inactive_duplicate()).then_some(hook)
 }
 
-/// What stands before what is looked up in a library; none for what is looked up in all of them, where we come first
-/// anyway.
-///
-/// # Safety
-/// The name is a C string, or null.
-unsafe fn before(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> Option<Before> {
-    if name.is_null() || is_everywhere(handle) {
-        return None;
-    }
-    // SAFETY: by the caller's word, and not null.
-    let wanted = unsafe { CStr::from_ptr(name) };
-    hook_before(wanted).filter(|_| !crate::platforms::opencl::is_asked_of_a_driver(wanted, caller))
+fn bypasses_hook(name: &CStr, caller: *const c_void) -> bool {
+    PLATFORMS.iter().filter_map(|platform| platform.bypasses_hook).any(|bypasses| bypasses(name, caller))
 }
 
-/// What stands before a function of this name.
-fn hook_before(name: &CStr) -> Option<Before> {
-    if crate::duplicate_library::is_inactive_duplicate() {
-        return None;
-    }
-    let hook = LIBRARIES.iter().find_map(|library| library.hook(name)).map(Before::Known);
-    hook.or_else(|| crate::platforms::hip::stand_before(name).map(Before::OfCopy))
-}
-
-/// The function of this name in the libraries that come after ours, for programs that are linked to one of them; else
-/// in any that is loaded.
-pub(crate) fn next(name: &'static CStr) -> *mut c_void {
+/// The definition of a function in the libraries after this one, for programs that are linked to the vendor's library;
+/// otherwise in any loaded library. Null if there is none.
+pub(crate) fn next_definition(name: &'static CStr) -> *mut c_void {
     // SAFETY: the name is a C string.
     let next = unsafe { real_dlsym()(libc::RTLD_NEXT, name.as_ptr()) };
-    // The vendor's own is wanted, and not what another copy of ours has before it.
+    // A second copy of this library exports a hook of the same name: skip it.
     let next = if elf::is_in_a_copy(next) { elf::next_function(name) } else { next };
-    if next.is_null() { crate::loaded_libraries::find(name) } else { next }
+    if next.is_null() { crate::loaded_libraries::find_function(name) } else { next }
 }
 
-/// The loader's own function.
+/// The loader's `dlsym`.
 pub(crate) fn real_dlsym() -> Dlsym {
-    // SAFETY: the loader's `dlsym` has this type, and so has what stands in for it.
+    // SAFETY: the loader's `dlsym` has this type, and so has `find_nothing`.
     unsafe { std::mem::transmute::<*mut c_void, Dlsym>(real(&REAL_DLSYM, c"dlsym")) }
 }
 
@@ -408,22 +285,22 @@ fn real_dlvsym() -> Dlvsym {
     unsafe { std::mem::transmute::<*mut c_void, Dlvsym>(real(&REAL_DLVSYM, c"dlvsym")) }
 }
 
-/// A function of the loader's, looked for once.
-fn real(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
-    /// A loader without such a function: nothing can be found.
-    extern "C" fn nothing() -> *mut c_void {
+/// A function of the loader, searched for once.
+fn real(address: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    /// Stands in for a function that the loader lacks: every look-up fails.
+    extern "C" fn find_nothing() -> *mut c_void {
         std::ptr::null_mut()
     }
-    let mut found = place.load(Ordering::Acquire);
+    let mut found = address.load(Ordering::Acquire);
     if found.is_null() {
         found = elf::libc_function(name);
         if found.is_null() {
             found = elf::next_function(name);
         }
         if found.is_null() {
-            found = nothing as *mut c_void;
+            found = find_nothing as *mut c_void;
         }
-        place.store(found, Ordering::Release);
+        address.store(found, Ordering::Release);
     }
     found
 }

@@ -18,6 +18,7 @@ use xsched_ipc::report::{Severity, report};
 use xsched_ipc::{Client, ClientInfo, JoinError, ScheduledQueue, SchedulerError, socket};
 
 use crate::api::Handles;
+use crate::platforms::PLATFORMS;
 use crate::tracked_queue::{TrackedQueue, VendorQueue};
 
 /// The program's connection to its scheduler, and its queues by the vendor's handles.
@@ -120,7 +121,9 @@ extern "C" fn leave() {
     LEFT.store(left, Ordering::Release);
     if let Some(runtime) = as_world(left) {
         runtime.client.shut_down();
-        crate::platforms::hip::leave();
+        for at_exit in PLATFORMS.iter().filter_map(|platform| platform.at_exit) {
+            at_exit();
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use xsched_interpose::Handle;
 use xsched_ipc::report::{Severity, report};
 use xsched_ipc::{Client, ScheduledQueue};
 
-use crate::loader::Library;
+use crate::loader::VendorLibrary;
 
 /// A hardware queue that the program may destroy at any time.
 pub(crate) trait VendorQueue: HwQueue {
@@ -23,24 +23,36 @@ pub(crate) trait VendorQueue: HwQueue {
     }
 }
 
-/// A queue that the program shows us itself: what it is told from others by, and how to make of it what the core needs.
-/// None if it cannot be asked about.
-pub(crate) type Found<T> = Option<(usize, T)>;
+/// A vendor queue that a program passes to the C interface.
+pub(crate) struct ApiQueue {
+    /// The key under which the platform's hooks track the queue.
+    pub(crate) key: usize,
+    /// Opens the queue for scheduling; returns none if the vendor's library rejects the queue.
+    pub(crate) open: Box<dyn FnOnce() -> Option<Arc<dyn VendorQueue>>>,
+}
 
-/// Makes of a queue what the core needs.
-pub(crate) type Take = Box<dyn FnOnce() -> Option<Arc<dyn VendorQueue>>>;
+impl ApiQueue {
+    /// A queue with this key.
+    pub(crate) fn new<Q: VendorQueue + 'static>(
+        key: usize,
+        open: impl FnOnce() -> Option<Q> + 'static,
+    ) -> Self {
+        Self { key, open: Box::new(move || open().map(|queue| Arc::new(queue) as _)) }
+    }
 
-/// The same for a platform that tells queues apart by their handles, if its library is in the process.
-pub(crate) fn found<H: VendorQueue + 'static>(
-    library: &Library,
-    file: &str,
-    queue: *mut c_void,
-    take: fn(Handle) -> Option<H>,
-) -> Found<Take> {
-    // SAFETY: the program says that it is a queue of its own.
-    let queue = unsafe { Handle::from_pointer(queue) };
-    let take: Take = Box::new(move || take(queue).map(|queue| Arc::new(queue) as _));
-    (library.meet(file) && !queue.is_none()).then(|| (queue.addr(), take))
+    /// A queue of a platform that tracks queues by their handles. None if the handle is null, or if no library with this file
+    /// name is loaded.
+    pub(crate) fn from_handle<Q: VendorQueue + 'static>(
+        library: &VendorLibrary,
+        file: &str,
+        queue: *mut c_void,
+        open: fn(Handle) -> Option<Q>,
+    ) -> Option<Self> {
+        // SAFETY: the program passes a queue that it created, or null.
+        let queue = unsafe { Handle::from_pointer(queue) };
+        let usable = library.find_loaded(file) && !queue.is_none();
+        usable.then(|| Self::new(queue.addr(), move || open(queue)))
+    }
 }
 
 /// One queue of the program.

@@ -1,7 +1,7 @@
 /*
  * XSched for CUDA.
  *
- * Made from the library's own sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
+ * Generated from the library's sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
  */
 #ifndef XSCHED_CUDA_HAL_H
 #define XSCHED_CUDA_HAL_H
@@ -16,12 +16,12 @@ extern "C" {
 struct CUstream_st;
 
 /**
- * Makes a CUDA stream known. Its context, or a stream of the same device for a default stream, has to be
- * usable on this thread; the stream has to outlive the handle.
+ * Creates a handle for a CUDA stream. The stream's context, or for a default stream a context of the same device, has to
+ * be usable on this thread. The stream has to outlive the handle.
  */
 XResult CudaQueueCreate(HwQueueHandle *hwq, struct CUstream_st *stream);
 
-/** Finds the handle that was made for a stream. */
+/** Returns the handle that was created for a stream. */
 XResult CudaQueueGet(HwQueueHandle *hwq, struct CUstream_st *stream);
 
 #ifdef __cplusplus

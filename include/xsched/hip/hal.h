@@ -1,7 +1,7 @@
 /*
  * XSched for HIP.
  *
- * Made from the library's own sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
+ * Generated from the library's sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
  */
 #ifndef XSCHED_HIP_HAL_H
 #define XSCHED_HIP_HAL_H
@@ -15,7 +15,7 @@ extern "C" {
 /* As the vendor's own header declares it. */
 struct ihipStream_t;
 
-/** Makes a HIP stream known. The stream has to outlive the handle. */
+/** Creates a handle for a HIP stream. The stream has to outlive the handle. */
 XResult HipQueueCreate(HwQueueHandle *hwq, struct ihipStream_t *stream);
 
 #ifdef __cplusplus

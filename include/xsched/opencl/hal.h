@@ -1,7 +1,7 @@
 /*
  * XSched for OpenCL.
  *
- * Made from the library's own sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
+ * Generated from the library's sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
  */
 #ifndef XSCHED_OPENCL_HAL_H
 #define XSCHED_OPENCL_HAL_H
@@ -15,7 +15,7 @@ extern "C" {
 /* As the vendor's own header declares it. */
 struct _cl_command_queue;
 
-/** Makes an OpenCL command queue known. The queue has to outlive the handle. */
+/** Creates a handle for an OpenCL command queue. The queue has to outlive the handle. */
 XResult OclQueueCreate(HwQueueHandle *hwq, struct _cl_command_queue *cmdq);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /*
  * XSched for the simulated device.
  *
- * Made from the library's own sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
+ * Generated from the library's sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.
  */
 #ifndef XSCHED_XSIM_HAL_H
 #define XSCHED_XSIM_HAL_H
@@ -15,7 +15,7 @@ extern "C" {
 /* As the vendor's own header declares it. */
 struct xsim_queue;
 
-/** Makes a queue of the simulated device known. The queue has to outlive the handle. */
+/** Creates a handle for a queue of the simulated device. The queue has to outlive the handle. */
 XResult XsimQueueCreate(HwQueueHandle *hwq, struct xsim_queue *queue);
 
 #ifdef __cplusplus

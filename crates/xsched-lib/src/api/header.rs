@@ -1,26 +1,42 @@
-//! Prints the headers in `include/xsched` from what the library is made of, and checks that they are up to date.
+//! Prints the headers in `include/xsched` from the lists that define the exported functions, and checks that the files are
+//! up to date.
 //!
-//! `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers` writes them.
+//! `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers` writes them. cbindgen is not used: the files have to keep the
+//! layout, the macros and the anonymous enums of the original C++ XSched, one header for each platform, and cbindgen does
+//! not expand the `api!` lists that the functions come from.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use super::types::{ENUMS, MACROS};
-use super::{command, extra, hint, hwqueue, platforms, xqueue};
+use super::{command, extra, hint, hwqueue, xqueue};
+use crate::platforms::PLATFORMS;
 
-/// A function as C sees it.
+/// A function as C declares it.
 pub(crate) struct Function {
     pub(crate) name: &'static str,
-    /// Names and types, the latter as Rust has them.
+    /// Names and types of the arguments, the types as Rust writes them.
     pub(crate) arguments: &'static [(&'static str, &'static str)],
     pub(crate) about: &'static [&'static str],
 }
 
-/// An enum as C sees it.
+/// An enum as C declares it.
 pub(crate) struct Enum {
     pub(crate) name: &'static str,
     pub(crate) about: &'static [&'static str],
     pub(crate) values: &'static [(&'static str, i32, &'static [&'static str])],
+}
+
+/// The header of a platform.
+pub(crate) struct PlatformHeader {
+    /// Its path below `include/xsched`.
+    pub(crate) path: &'static str,
+    /// The first line of the file.
+    pub(crate) about: &'static str,
+    /// The vendor's queue type in `api.rs`, and the tag of the C struct that it points to.
+    pub(crate) queue_type: (&'static str, &'static str),
+    /// The functions, in the order in which they are declared.
+    pub(crate) functions: &'static [Function],
 }
 
 /// One file.
@@ -28,7 +44,7 @@ struct Header {
     path: &'static str,
     about: &'static str,
     includes: &'static [&'static str],
-    /// What comes before the functions.
+    /// The declarations before the functions.
     types: String,
     functions: Vec<&'static [Function]>,
 }
@@ -49,29 +65,29 @@ fn comment(lines: &[&str], indent: &str) -> String {
     }
 }
 
-/// A name with its type, as C writes both.
+/// A name with its type, as C declares both.
 fn declare(name: &str, kind: &str) -> String {
     let pointer_to = |what: &str| format!("{what} *{name}");
-    match kind {
-        "Launch" => format!("XResult (*{name})(HwQueueHandle hwq, void *data)"),
-        "CUstream" => pointer_to("struct CUstream_st"),
-        "hipStream_t" => pointer_to("struct ihipStream_t"),
-        "cl_command_queue" => pointer_to("struct _cl_command_queue"),
-        "xsim_queue_t" => pointer_to("struct xsim_queue"),
-        kind => match kind.strip_prefix("*mut ") {
-            Some("c_void") => pointer_to("void"),
-            Some(what) => pointer_to(what),
-            None => format!("{kind} {name}"),
-        },
+    if kind == "Launch" {
+        return format!("XResult (*{name})(HwQueueHandle hwq, void *data)");
+    }
+    let mut queue_types = PLATFORMS.iter().map(|platform| platform.header.queue_type);
+    if let Some((_, tag)) = queue_types.find(|(queue, _)| *queue == kind) {
+        return pointer_to(&format!("struct {tag}"));
+    }
+    match kind.strip_prefix("*mut ") {
+        Some("c_void") => pointer_to("void"),
+        Some(what) => pointer_to(what),
+        None => format!("{kind} {name}"),
     }
 }
 
 fn function(function: &Function) -> String {
     let arguments: Vec<_> = function.arguments.iter().map(|(name, kind)| declare(name, kind)).collect();
-    // The one function of ours that answers with words.
-    let answers = if function.name == "XSchedLastError" { "const char *" } else { "XResult " };
+    // The only function that does not return a code.
+    let returns = if function.name == "XSchedLastError" { "const char *" } else { "XResult " };
     let arguments = if arguments.is_empty() { "void".to_owned() } else { arguments.join(", ") };
-    let line = format!("{answers}{}({arguments});", function.name);
+    let line = format!("{returns}{}({arguments});", function.name);
     format!("{}{line}\n", comment(function.about, ""))
 }
 
@@ -92,11 +108,11 @@ fn types() -> String {
 typedef uint64_t XDevice;
 /** The PCI address of a device. */
 typedef uint32_t XDeviceId;
-/** An XQueue. 0 is none. */
+/** An XQueue. 0 is invalid. */
 typedef uint64_t XQueueHandle;
-/** A hardware queue: a vendor's stream that was made known. 0 is none. */
+/** A hardware queue: a vendor's queue for which a handle was created. 0 is invalid. */
 typedef uint64_t HwQueueHandle;
-/** A command. 0 is none. */
+/** A command. 0 is invalid. */
 typedef uint64_t HwCommandHandle;
 ";
     let enums: Vec<_> = ENUMS.iter().map(enumeration).collect();
@@ -112,19 +128,18 @@ fn macros() -> String {
     text
 }
 
-fn vendors(what: &str) -> String {
-    format!("/* As the vendor's own header declares it. */\nstruct {what};\n")
+fn platform(header: &'static PlatformHeader) -> Header {
+    Header {
+        path: header.path,
+        about: header.about,
+        includes: &["\"xsched/types.h\""],
+        types: format!("/* As the vendor's own header declares it. */\nstruct {};\n", header.queue_type.1),
+        functions: vec![header.functions],
+    }
 }
 
 fn headers() -> Vec<Header> {
-    let platform = |path, about, what, functions| Header {
-        path,
-        about,
-        includes: &["\"xsched/types.h\""],
-        types: vendors(what),
-        functions: vec![functions],
-    };
-    vec![
+    let mut headers = vec![
         Header {
             path: "types.h",
             about: "XSched: types and values.",
@@ -141,21 +156,21 @@ fn headers() -> Vec<Header> {
         },
         Header {
             path: "hint.h",
-            about: "XSched: what a program tells its scheduler. Every hint counts when its function returns.",
+            about: "XSched: hints for the scheduler. A hint is in effect when its function returns.",
             includes: &["<stddef.h>", "\"xsched/types.h\""],
             types: macros(),
             functions: vec![hint::FUNCTIONS],
         },
         Header {
             path: "extra.h",
-            about: "XSched: what the C++ XSched does not have. Programs that use it need this one.",
+            about: "XSched: functions that the original C++ XSched lacks.",
             includes: &["\"xsched/types.h\""],
             types: String::new(),
             functions: vec![extra::FUNCTIONS],
         },
         Header {
             path: "xsched.h",
-            about: "XSched: all that needs no vendor's header.",
+            about: "XSched: everything that is independent of a vendor.",
             includes: &[
                 "\"xsched/types.h\"",
                 "\"xsched/xqueue.h\"",
@@ -165,17 +180,15 @@ fn headers() -> Vec<Header> {
             types: String::new(),
             functions: vec![],
         },
-        platform("cuda/hal.h", "XSched for CUDA.", "CUstream_st", platforms::cuda::FUNCTIONS),
-        platform("hip/hal.h", "XSched for HIP.", "ihipStream_t", platforms::hip::FUNCTIONS),
-        platform("opencl/hal.h", "XSched for OpenCL.", "_cl_command_queue", platforms::opencl::FUNCTIONS),
-        platform("xsim/hal.h", "XSched for the simulated device.", "xsim_queue", platforms::xsim::FUNCTIONS),
-    ]
+    ];
+    headers.extend(PLATFORMS.iter().map(|registered| platform(registered.header)));
+    headers
 }
 
 fn print(header: &Header) -> String {
     let guard = format!("XSCHED_{}", header.path.to_ascii_uppercase().replace(['/', '.'], "_"));
     let mut text = format!(
-        "/*\n * {}\n *\n * Made from the library's own sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.\n */\n\
+        "/*\n * {}\n *\n * Generated from the library's sources by `XSCHED_WRITE_HEADERS=1 cargo test -p xsched-lib headers`.\n */\n\
          #ifndef {guard}\n#define {guard}\n\n",
         header.about
     );
@@ -198,14 +211,18 @@ fn print(header: &Header) -> String {
 
 #[test]
 fn headers_are_up_to_date() {
-    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include/xsched");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include/xsched");
     for header in headers() {
-        let (path, text) = (place.join(header.path), print(&header));
+        let (path, text) = (directory.join(header.path), print(&header));
         if std::env::var_os("XSCHED_WRITE_HEADERS").is_some() {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(&path, &text).unwrap();
         }
         let found = std::fs::read_to_string(&path).unwrap_or_default();
-        assert_eq!(found, text, "{} is not what the library has: see the head of api/header.rs", header.path);
+        assert_eq!(
+            found, text,
+            "{} differs from the library's sources: run the command at the head of api/header.rs",
+            header.path
+        );
     }
 }

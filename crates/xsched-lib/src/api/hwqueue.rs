@@ -11,7 +11,7 @@ use super::failure::{Answer, Failure};
 use super::handles::{Kind, no_place, put, unknown};
 use super::types::{HwCommandHandle, HwQueueHandle, kXSchedSuccess};
 use crate::runtime::{Runtime, existing_runtime, runtime_for_api};
-use crate::tracked_queue::{Found, VendorQueue};
+use crate::tracked_queue::{ApiQueue, VendorQueue};
 
 /// One hardware queue that the program has shown us.
 pub(crate) struct HwQueue {
@@ -47,22 +47,19 @@ pub(super) fn get(hwq: HwQueueHandle) -> Answer<(&'static Runtime, Arc<HwQueue>)
 }
 
 /// Makes a vendor's queue known. One that is known already keeps its handle.
-pub(super) fn create<F: FnOnce() -> Option<Arc<dyn VendorQueue>>>(
-    hwq: *mut HwQueueHandle,
-    find: impl FnOnce() -> Found<F>,
-) -> Answer {
+pub(crate) fn create_hw_queue(hwq: *mut HwQueueHandle, find: impl FnOnce() -> Option<ApiQueue>) -> Answer {
     if hwq.is_null() {
         return Err(no_place());
     }
     let runtime = runtime_for_api().ok_or_else(Failure::over)?;
     // What the vendor's library does among its own functions is none of our business.
     let _outermost = OutermostHook::enter();
-    let (key, take) = find().ok_or_else(not_usable)?;
+    let ApiQueue { key, open } = find().ok_or_else(not_usable)?;
     let mut known = runtime.handles().known();
     let handle = if let Some(handle) = known.get(&key) {
         *handle
     } else {
-        let hw = runtime.introduce(key, take).ok_or_else(not_usable)?;
+        let hw = runtime.introduce(key, open).ok_or_else(not_usable)?;
         let (handle, _) =
             runtime.handles().hw_queues.insert(|_| HwQueue { key, hw, queue: Mutex::default() });
         known.insert(key, handle);
@@ -73,13 +70,13 @@ pub(super) fn create<F: FnOnce() -> Option<Arc<dyn VendorQueue>>>(
 }
 
 /// Finds the handle of a queue that was made known.
-pub(super) fn find<F>(hwq: *mut HwQueueHandle, find: impl FnOnce() -> Found<F>) -> Answer {
+pub(crate) fn find_hw_queue(hwq: *mut HwQueueHandle, find: impl FnOnce() -> Option<ApiQueue>) -> Answer {
     if hwq.is_null() {
         return Err(no_place());
     }
     let runtime = existing_runtime().ok_or_else(never_made)?;
     let _outermost = OutermostHook::enter();
-    let (key, _) = find().ok_or_else(not_usable)?;
+    let ApiQueue { key, .. } = find().ok_or_else(not_usable)?;
     let handle = runtime.handles().known().get(&key).copied().ok_or_else(never_made)?;
     // SAFETY: the program vouches for `hwq`.
     unsafe { put(hwq, handle) }

@@ -3,7 +3,6 @@
 //! * [`types`]: the types, values and limits, as the headers have them.
 //! * [`handles`]: the numbers that programs know queues and commands by, checked whenever one comes back.
 //! * [`xqueue`], [`hwqueue`], [`command`], [`hint`]: the functions, by what they are about.
-//! * [`platforms`]: one function per vendor, which makes a queue known. A new platform is an entry there.
 //! * [`failure`]: what a function answers, and the words that go with it.
 //! * [`extra`]: what the reference does not have.
 //! * `header`: prints the headers in `include/xsched` from all of these; a test compares them.
@@ -15,17 +14,20 @@
 
 mod command;
 mod extra;
-mod failure;
+pub(crate) mod failure;
 mod handles;
 #[cfg(test)]
-mod header;
+pub(crate) mod header;
 mod hint;
 mod hwqueue;
-mod platforms;
-mod types;
+pub(crate) mod types;
 mod xqueue;
 
 pub(crate) use handles::Handles;
+#[cfg(test)]
+pub(crate) use header::PlatformHeader;
+pub(crate) use hwqueue::{create_hw_queue, find_hw_queue};
+pub(crate) use types::HwQueueHandle;
 
 /// Exports functions of the C interface, and notes them for the headers.
 ///

@@ -16,12 +16,6 @@ pub(crate) type HwCommandHandle = u64;
 /// A command's function; none if it is null.
 pub(crate) type Launch = Option<unsafe extern "C" fn(hwq: HwQueueHandle, data: *mut c_void) -> XResult>;
 
-/// The vendors' queues. They are never looked at here.
-pub(crate) type CUstream = *mut c_void;
-pub(crate) type hipStream_t = *mut c_void;
-pub(crate) type cl_command_queue = *mut c_void;
-pub(crate) type xsim_queue_t = *mut c_void;
-
 /// Defines C's enums: a number each, and the names of its values. C's own type has 32 bits, whatever is put into it.
 macro_rules! enums {
     ( $( $(#[doc = $about:literal])* $name:ident { $( $(#[doc = $doc:literal])* $value:ident = $number:literal, )* } )* ) => {

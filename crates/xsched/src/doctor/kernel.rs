@@ -16,18 +16,18 @@ const HERE: Group = Group::System;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kernel {
     /// Being told that a program ended.
-    pub(super) pidfd: Result<(), Errno>,
+    pub(crate) pidfd: Result<(), Errno>,
     /// Memory to share that cannot be cut off under its reader.
-    pub(super) sealed_memory: Result<(), Errno>,
+    pub(crate) sealed_memory: Result<(), Errno>,
     /// Waiting for a word in shared memory.
-    pub(super) futex: Result<(), Errno>,
+    pub(crate) futex: Result<(), Errno>,
     /// Waking a scheduler in the same process.
-    pub(super) eventfd: Result<(), Errno>,
+    pub(crate) eventfd: Result<(), Errno>,
 }
 
 impl Kernel {
     /// Tries everything once.
-    pub(super) fn probe() -> Self {
+    pub(crate) fn probe() -> Self {
         let sealed = || {
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
             let memory = rustix::fs::memfd_create("xsched-doctor", flags)?;

@@ -8,28 +8,25 @@ use rustix::fs::Access;
 use xsched_ipc::socket;
 
 use super::kernel::Kernel;
-use super::platform::{IN_THIS_BUILD, Platform};
 
 /// The machine, its files under a root that tests can choose.
 pub(crate) struct Machine {
     /// Where the file tree begins: `/`, but for tests.
-    pub(super) root: PathBuf,
+    pub(crate) root: PathBuf,
     /// Environment variables.
-    pub(super) environment: HashMap<String, String>,
+    pub(crate) environment: HashMap<String, String>,
     /// The user.
-    pub(super) uid: u32,
+    pub(crate) uid: u32,
     /// The user's groups.
-    pub(super) gids: Vec<u32>,
+    pub(crate) gids: Vec<u32>,
     /// The file of this program.
-    pub(super) program: Option<PathBuf>,
+    pub(crate) program: Option<PathBuf>,
     /// Where a service could listen.
-    pub(super) sockets: Vec<PathBuf>,
+    pub(crate) sockets: Vec<PathBuf>,
     /// What the kernel can do.
-    pub(super) kernel: Kernel,
-    /// Whose programs this build can schedule.
-    pub(super) driven: Vec<Platform>,
+    pub(crate) kernel: Kernel,
     /// Whether this user may read and write a file.
-    pub(super) may_use: fn(&Path) -> bool,
+    pub(crate) may_use: fn(&Path) -> bool,
 }
 
 impl Machine {
@@ -46,29 +43,28 @@ impl Machine {
             program: std::env::current_exe().ok(),
             sockets: socket::candidates(),
             kernel: Kernel::probe(),
-            driven: IN_THIS_BUILD.to_vec(),
             // The kernel knows about access lists and capabilities; the mode alone does not tell.
             may_use: |path| rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK).is_ok(),
         }
     }
 
     /// Where `path`, which begins with a slash, is.
-    pub(super) fn at(&self, path: &str) -> PathBuf {
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
     /// Whether there is such a file.
-    pub(super) fn has(&self, path: &str) -> bool {
+    pub(crate) fn has(&self, path: &str) -> bool {
         self.at(path).exists()
     }
 
     /// The text of a file, if it can be read.
-    pub(super) fn text(&self, path: &str) -> Option<String> {
+    pub(crate) fn text(&self, path: &str) -> Option<String> {
         std::fs::read_to_string(self.at(path)).ok()
     }
 
     /// The names in a directory, in order; none if there is no such directory.
-    pub(super) fn names_in(&self, directory: &str) -> Vec<String> {
+    pub(crate) fn names_in(&self, directory: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.at(directory)).into_iter().flatten().flatten();
         let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort();
@@ -76,17 +72,17 @@ impl Machine {
     }
 
     /// Whether this user may read and write a file.
-    pub(super) fn may_use(&self, path: &str) -> bool {
+    pub(crate) fn may_use(&self, path: &str) -> bool {
         (self.may_use)(&self.at(path))
     }
 
     /// An environment variable that is set to something.
-    pub(super) fn variable(&self, name: &str) -> Option<&str> {
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         self.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
     /// The number of a group, if there is such a group.
-    pub(super) fn group(&self, name: &str) -> Option<u32> {
+    pub(crate) fn group(&self, name: &str) -> Option<u32> {
         let groups = self.text("/etc/group")?;
         groups.lines().find_map(|line| {
             let mut fields = line.split(':');
@@ -95,7 +91,7 @@ impl Machine {
     }
 
     /// The name of the group a file belongs to, if it has one.
-    pub(super) fn group_of(&self, path: &str) -> Option<String> {
+    pub(crate) fn group_of(&self, path: &str) -> Option<String> {
         let gid = std::fs::metadata(self.at(path)).ok()?.gid().to_string();
         let groups = self.text("/etc/group")?;
         groups.lines().find_map(|line| {
@@ -106,7 +102,7 @@ impl Machine {
     }
 
     /// How to be let at a file that only its group may use.
-    pub(super) fn how_to_get_at(&self, path: &str, usual_group: &str) -> String {
+    pub(crate) fn how_to_get_at(&self, path: &str, usual_group: &str) -> String {
         let group = self.group_of(path).filter(|group| group != "root");
         let group = group.as_deref().unwrap_or(usual_group);
         format!("`sudo usermod -aG {group} $USER`, then log in again; in a container, pass {path} into it")

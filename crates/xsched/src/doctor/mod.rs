@@ -2,20 +2,16 @@
 //!
 //! A check sees the machine through [`Machine`] only, so that tests can make one up.
 
-mod amd;
 mod kernel;
 mod library;
 mod machine;
-mod nvidia;
-mod opencl;
-mod pci;
-mod platform;
+pub(crate) mod pci;
+mod platforms;
 mod report;
-mod rocm;
 mod scheduler;
 mod surroundings;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use serde::Serialize;
 
@@ -79,11 +75,11 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    fn ok(group: Group, name: impl Into<String>, what: impl Into<String>) -> Self {
+    pub(crate) fn ok(group: Group, name: impl Into<String>, what: impl Into<String>) -> Self {
         Self { group, name: name.into(), state: State::Ok, what: what.into(), do_next: None }
     }
 
-    fn warning(
+    pub(crate) fn warning(
         group: Group,
         name: impl Into<String>,
         what: impl Into<String>,
@@ -93,7 +89,7 @@ impl Check {
         Self { group, name: name.into(), state: State::Warning, what: what.into(), do_next }
     }
 
-    fn problem(
+    pub(crate) fn problem(
         group: Group,
         name: impl Into<String>,
         what: impl Into<String>,
@@ -105,15 +101,11 @@ impl Check {
 
 /// Looks at everything.
 pub(crate) fn examine(machine: &Machine) -> Vec<Check> {
-    let checks: [fn(&Machine) -> Vec<Check>; 10] = [
+    let checks: [fn(&Machine) -> Vec<Check>; 6] = [
         scheduler::service,
         library::library,
         library::preload,
-        platform::simulated,
-        nvidia::nvidia,
-        amd::amd,
-        rocm::rocm,
-        opencl::opencl,
+        platforms::platforms,
         kernel::kernel,
         surroundings::surroundings,
     ];

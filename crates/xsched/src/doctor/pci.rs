@@ -3,7 +3,7 @@
 use super::Machine;
 
 /// The addresses of a vendor's display and accelerator devices.
-pub(super) fn accelerators(machine: &Machine, vendor: &str) -> Vec<String> {
+pub(crate) fn accelerators(machine: &Machine, vendor: &str) -> Vec<String> {
     const BUS: &str = "/sys/bus/pci/devices";
     let read =
         |address: &str, file: &str| machine.text(&format!("{BUS}/{address}/{file}")).unwrap_or_default();

@@ -61,8 +61,8 @@ fn context_and_kernel() -> (Pointer, Pointer) {
         let (mut context, mut module, mut kernel) = (null_mut(), null_mut(), null_mut());
         // SAFETY: the handle is valid, the names are C strings, and each variable has room for a handle.
         unsafe {
-            hook.put_before(crate::loader::real_dlsym()(library, hook.name.as_ptr()));
-            crate::ioctl::answer_with(crate::loader::real_dlsym()(library, c"ioctl".as_ptr()));
+            hook.install(crate::loader::real_dlsym()(library, hook.name.as_ptr()));
+            crate::ioctl::replace_real(crate::loader::real_dlsym()(library, c"ioctl".as_ptr()));
             assert_eq!(INIT.get().unwrap()(0), SUCCESS);
             assert_eq!(RETAIN_CONTEXT.get().unwrap()(&raw mut context, 0), SUCCESS);
             assert_eq!(SET_CURRENT.get().unwrap()(context), SUCCESS);

@@ -10,6 +10,7 @@
 //! * [`contexts`]: destruction of contexts. [`capture`]: stream capture.
 //! * [`vendor`]: the driver's functions and types.
 
+mod api;
 mod capture;
 #[cfg(test)]
 mod conformance;
@@ -23,17 +24,26 @@ mod vendor;
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::Arc;
 
 use xsched_interpose::{forward_once, run_isolated};
 
 use crate::hooks::hooks;
 use crate::loader::Hook;
+use crate::platforms::Platform;
 use crate::runtime::{Runtime, runtime};
-use crate::tracked_queue::{Found, TrackedQueue, VendorQueue};
-pub(crate) use resource_manager::watch_ioctl;
+use crate::tracked_queue::{ApiQueue, TrackedQueue};
 use stream::{CudaStream, current_device};
 use vendor::{Code, Context, LEGACY, LaunchConfig, PER_THREAD, Stream};
+
+/// The platform, for the registry.
+pub(crate) static PLATFORM: Platform = Platform {
+    hooks: &[&LIBRARY],
+    bypasses_hook: None,
+    observe_ioctl: Some(resource_manager::watch_ioctl),
+    at_exit: None,
+    #[cfg(test)]
+    header: &api::HEADER,
+};
 
 hooks! {
     names begin with "cu";
@@ -114,7 +124,7 @@ fn get_proc_address(
     let hook = name.filter(|_| !address.is_null()).and_then(|name| find_hook(name, version, flags));
     if let Some(hook) = hook.filter(|hook| is_hooked_form(hook, address)) {
         // SAFETY: as above.
-        unsafe { *found = hook.put_before(address) };
+        unsafe { *found = hook.install(address) };
     }
     code
 }
@@ -147,7 +157,7 @@ fn find_hook(name: &CStr, version: c_int, flags: u64) -> Option<&'static Hook> {
 
 /// Newer drivers return a form of `cuCtxSynchronize` that takes a context, which is not hooked.
 fn is_hooked_form(hook: &Hook, address: *mut c_void) -> bool {
-    hook.name != c"cuCtxSynchronize" || LIBRARY.find(hook.name) == address
+    hook.name != c"cuCtxSynchronize" || LIBRARY.symbol(hook.name) == address
 }
 
 fn config_stream(config: *const LaunchConfig) -> Stream {
@@ -289,8 +299,8 @@ fn destroy(real: impl FnOnce() -> Code, stream: Stream) -> Code {
 
 /// For the C interface: the key of a stream, and a function that takes control of it. The context of a stream that is not a
 /// default stream need not be current.
-pub(crate) fn find(stream: Stream) -> Found<impl FnOnce() -> Option<Arc<dyn VendorQueue>>> {
-    if !LIBRARY.meet("libcuda.so") {
+fn find(stream: Stream) -> Option<ApiQueue> {
+    if !LIBRARY.find_loaded("libcuda.so") {
         return None;
     }
     let own_context = (stream.addr() > PER_THREAD).then(|| context_of(stream)).flatten();
@@ -299,12 +309,12 @@ pub(crate) fn find(stream: Stream) -> Found<impl FnOnce() -> Option<Arc<dyn Vend
         None => (stream_key(stream, LEGACY)?, current_context()?),
     };
     let stream = if stream.is_null() { std::ptr::without_provenance_mut(LEGACY) } else { stream };
-    Some((key, move || {
+    Some(ApiQueue::new(key, move || {
         let queue = stream::with_current(context, || CudaStream::new(stream, context)).flatten()?;
         if stream.addr() == PER_THREAD {
             ThreadStreams::add(key);
         }
-        Some(Arc::new(queue) as _)
+        Some(queue)
     }))
 }
 

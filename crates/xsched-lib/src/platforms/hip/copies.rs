@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use xsched_interpose::run_isolated;
 use xsched_ipc::report::{Severity, report};
 
-use crate::loader::{next, real_dlsym};
+use crate::loader::{next_definition, real_dlsym};
 
 /// Copies that are told apart. What comes from further ones is left alone.
 pub(super) const MOST: usize = 8;
@@ -253,7 +253,7 @@ fn seen_by(site: usize, hook: &Hook) -> *mut c_void {
     };
     let in_first_copy = || (0..MOST).map(|copy| look_up(copy, hook.name)).find(is_real);
     in_its_own()
-        .or_else(|| Some(next(hook.name)).filter(is_real))
+        .or_else(|| Some(next_definition(hook.name)).filter(is_real))
         .or_else(in_first_copy)
         .unwrap_or(ptr::null_mut())
 }

@@ -12,6 +12,7 @@
 //! * [`group`]: the streams that are stopped together: in the kernel's driver ([`kfd`]), or at stall points ([`stall`]).
 //!   [`mask`]: compute units that they leave free.
 
+mod api;
 #[cfg(test)]
 mod conformance;
 mod copies;
@@ -29,20 +30,30 @@ mod vendor;
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use xsched_interpose::forward_once;
 use xsched_ipc::report::{Severity, report};
 
+use crate::loader::{HookTable, LookupHook, SymbolName};
+use crate::platforms::Platform;
 use crate::queue_hooks::through;
 use crate::runtime::{Runtime, existing_runtime, runtime};
-use crate::tracked_queue::{Found, VendorQueue};
+use crate::tracked_queue::ApiQueue;
 use copies::Hook;
 use hardware::{HipStream, Place, Which};
-pub(crate) use kfd::watch_ioctl;
 use marks::CAPTURES;
 use vendor::{Code, Dim3, Event, FunctionLaunchParams, LaunchConfig, LaunchParams, Stream};
+
+/// The platform, for the registry.
+pub(crate) static PLATFORM: Platform = Platform {
+    hooks: &[&HipHooks],
+    bypasses_hook: None,
+    observe_ioctl: Some(kfd::watch_ioctl),
+    at_exit: Some(leave),
+    #[cfg(test)]
+    header: &api::HEADER,
+};
 
 /// What is meant by no stream at all.
 #[derive(Clone, Copy)]
@@ -147,7 +158,7 @@ extern "C" fn missing() -> Code {
 }
 
 /// How the names of all hooks begin.
-pub(crate) const NAMES_BEGIN: [&[u8]; 2] = [b"hip", b"_Z24hip"];
+const NAMES_BEGIN: [&[u8]; 2] = [b"hip", b"_Z24hip"];
 
 /// The hook for a name, if we have one.
 fn hook(name: &CStr) -> Option<&'static Hook> {
@@ -156,23 +167,30 @@ fn hook(name: &CStr) -> Option<&'static Hook> {
 }
 
 /// The program ends: its queues run, and no thread of ours calls the runtime any more.
-pub(crate) fn leave() {
+fn leave() {
     group::release_all();
     keeper::end();
 }
 
-/// For the loader's look-up function: what to answer in place of `found`; none for names that are not ours.
-pub(crate) fn stand_before(name: &CStr) -> Option<StandsBefore> {
-    hook(name).map(StandsBefore)
+/// The hooks as the loader's look-up functions search them.
+struct HipHooks;
+
+impl HookTable for HipHooks {
+    fn find_hook(&self, name: SymbolName) -> Option<&'static dyn LookupHook> {
+        if !NAMES_BEGIN.into_iter().any(|start| name.starts_with(start)) {
+            return None;
+        }
+        HOOKS.iter().copied().find(|hook| name.is(hook.name)).map(|hook| hook as _)
+    }
 }
 
-/// One of our hooks, before it is known which copy it stands in front of.
-#[derive(Clone, Copy)]
-pub(crate) struct StandsBefore(&'static Hook);
+impl LookupHook for Hook {
+    fn name(&self) -> &'static CStr {
+        self.name
+    }
 
-impl StandsBefore {
-    pub(crate) fn put(self, found: *mut c_void) -> *mut c_void {
-        copies::put_before(self.0, found)
+    fn replace(&'static self, found: *mut c_void) -> *mut c_void {
+        copies::put_before(self, found)
     }
 }
 
@@ -367,14 +385,14 @@ fn end_capture(call: Call) -> Code {
 }
 
 /// For the C interface: what a stream is known by, and how to take control of it.
-pub(crate) fn find(stream: Stream) -> Found<impl FnOnce() -> Option<Arc<dyn VendorQueue>>> {
+fn find(stream: Stream) -> Option<ApiQueue> {
     let which = match stream.addr() {
         0 | 1 => Which::Legacy,
         2 => Which::PerThread,
         _ => Which::Made(stream),
     };
     let place = Place::of(copy_of(which)?, which)?;
-    Some((place.key, move || HipStream::new(place).map(|stream| Arc::new(stream) as _)))
+    Some(ApiQueue::new(place.key, move || HipStream::new(place)))
 }
 
 /// The copy that a stream belongs to: it alone knows it. A default stream says nothing about whose it is.

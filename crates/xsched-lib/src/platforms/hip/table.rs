@@ -10,7 +10,7 @@ use xsched_ipc::report::{Severity, report};
 
 use super::HOOKS;
 use super::copies::{self, Library, Way};
-use crate::loader::next;
+use crate::loader::next_definition;
 
 /// No table of functions has more bytes than this.
 const LARGEST: usize = 1 << 20;
@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C" fn rocprofiler_set_api_table(
 /// our place: so we load it.
 fn profiler() -> Option<SetTable> {
     const NAME: &CStr = c"rocprofiler_set_api_table";
-    let mut found = next(NAME);
+    let mut found = next_definition(NAME);
     if found.is_null() && std::env::var_os("ROCP_TOOL_LIBRARIES").is_some_and(|list| !list.is_empty()) {
         let how = libc::RTLD_LAZY | libc::RTLD_GLOBAL;
         // SAFETY: a C string; this is a profiler's library, not a runtime's.

@@ -65,7 +65,7 @@ impl Device {
         let hook = &super::LIBRARY.hooks()[0];
         if !library.is_null() {
             // SAFETY: the handle is good, and the name a C string.
-            hook.put_before(unsafe { crate::loader::real_dlsym()(library, hook.name.as_ptr()) });
+            hook.install(unsafe { crate::loader::real_dlsym()(library, hook.name.as_ptr()) });
         }
         let (mut platform, mut device, mut code) = (Handle::NONE, Handle::NONE, SUCCESS);
         // SAFETY: places for one handle each, and handles that were just answered.

@@ -5,6 +5,7 @@
 //!
 //! Hooked is what puts work into a queue, what says whom it waits for, and what waits. The rest is the vendor's alone.
 
+mod api;
 #[cfg(test)]
 mod conformance;
 mod hardware;
@@ -16,10 +17,21 @@ use std::ffi::{CStr, c_char, c_uint, c_void};
 
 use crate::driver_callbacks::Callback;
 use crate::hooks::hooks;
-use crate::tracked_queue::{self, Found, Take};
+use crate::platforms::Platform;
+use crate::tracked_queue::ApiQueue;
 use crate::{driver_callbacks, event_wait_lists, loaded_libraries, queue_hooks};
 use hardware::{OpenCl, take};
 use vendor::{Code, Event, Handle, Queue};
+
+/// The platform, for the registry.
+pub(crate) static PLATFORM: Platform = Platform {
+    hooks: &[&LIBRARY],
+    bypasses_hook: Some(is_asked_of_a_driver),
+    observe_ioctl: None,
+    at_exit: None,
+    #[cfg(test)]
+    header: &api::HEADER,
+};
 
 type Bool = c_uint;
 type Sizes = *const usize;
@@ -99,9 +111,9 @@ opencl! {
         = |real, event, status, function, data| driver_callbacks::wrap(real, function, data, |ours, wanted|
             // SAFETY: the caller's own arguments, but that its function is called by ours.
             vendor::SET_CALLBACK.get().map(|set| unsafe { set(event, status, Some(ours), wanted) }));
-    fn clGetExtensionFunctionAddress(name: *const c_char) -> Memory = |real, name| LIBRARY.look_up(real, name);
+    fn clGetExtensionFunctionAddress(name: *const c_char) -> Memory = |real, name| LIBRARY.intercept_lookup(real, name);
     fn clGetExtensionFunctionAddressForPlatform(platform: Handle, name: *const c_char) -> Memory
-        = |real, _, name| LIBRARY.look_up(real, name);
+        = |real, _, name| LIBRARY.intercept_lookup(real, name);
 }
 
 fn enqueue<R>(real: impl FnOnce() -> R, queue: Queue, blocking: Bool, count: c_uint, list: Events) -> R {
@@ -120,11 +132,11 @@ fn order(real: impl FnOnce() -> Code, queue: Queue, count: c_uint, list: Events,
 
 /// Whether a name is looked up on behalf of a library that has such a function itself: it looks into its drivers, and
 /// each of them has its own.
-pub(crate) fn is_asked_of_a_driver(name: &CStr, caller: *const c_void) -> bool {
-    name == c"clGetExtensionFunctionAddress" && loaded_libraries::has_itself(caller, name)
+fn is_asked_of_a_driver(name: &CStr, caller: *const c_void) -> bool {
+    name == c"clGetExtensionFunctionAddress" && loaded_libraries::defines(caller, name)
 }
 
 /// For the C interface: what a queue is known by, and how to take control of it.
-pub(crate) fn find(queue: *mut c_void) -> Found<Take> {
-    tracked_queue::found(&LIBRARY, "libOpenCL.so", queue, take)
+fn find(queue: *mut c_void) -> Option<ApiQueue> {
+    ApiQueue::from_handle(&LIBRARY, "libOpenCL.so", queue, take)
 }

@@ -1,15 +1,27 @@
 //! The simulated device's platform: `libxsim.so`.
 
+mod api;
 mod hardware;
 mod vendor;
 
 use std::ffi::c_void;
 
 use crate::hooks::hooks;
+use crate::platforms::Platform;
 use crate::queue_hooks;
-use crate::tracked_queue::{self, Found, Take};
+use crate::tracked_queue::ApiQueue;
 use hardware::XsimQueue;
 use vendor::{Code, Device, Queue};
+
+/// The platform, for the registry.
+pub(crate) static PLATFORM: Platform = Platform {
+    hooks: &[&LIBRARY],
+    bypasses_hook: None,
+    observe_ioctl: None,
+    at_exit: None,
+    #[cfg(test)]
+    header: &api::HEADER,
+};
 
 hooks! {
     names begin with "xsim_";
@@ -37,6 +49,6 @@ fn create(real: impl FnOnce() -> Code, _device: Device, queue: *mut Queue) -> Co
 }
 
 /// For the C interface: what a queue is known by, and how to take control of it.
-pub(crate) fn find(queue: *mut c_void) -> Found<Take> {
-    tracked_queue::found(&LIBRARY, "libxsim.so", queue, XsimQueue::new)
+fn find(queue: *mut c_void) -> Option<ApiQueue> {
+    ApiQueue::from_handle(&LIBRARY, "libxsim.so", queue, XsimQueue::new)
 }

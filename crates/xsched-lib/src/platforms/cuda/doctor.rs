@@ -1,13 +1,15 @@
 //! NVIDIA GPUs: the driver, the device files, the levels, which of them programs see, and MPS.
 
-use super::platform::Platform;
-use super::{Check, Group, Machine, pci};
+use crate::doctor::{Check, Group, Machine, pci};
+
+#[cfg(test)]
+mod tests;
 
 const HERE: Group = Group::Devices;
 const VENDOR: &str = "0x10de";
 
 /// Everything about NVIDIA GPUs; nothing if there are none.
-pub(super) fn nvidia(machine: &Machine) -> Vec<Check> {
+pub(crate) fn probe(machine: &Machine) -> Vec<Check> {
     let Some(version) = machine.text("/proc/driver/nvidia/version") else {
         return pci::accelerators(machine, VENDOR).iter().map(|address| without_driver(address)).collect();
     };
@@ -93,9 +95,6 @@ fn examine(machine: &Machine, driver: &Driver, gpu: &Gpu) -> Vec<Check> {
     if let Some(closed) = files.iter().find(|file| !machine.may_use(file)) {
         let what = format!("{device}: this user may not use {closed}");
         return vec![Check::problem(HERE, name, what, machine.how_to_get_at(closed, "video"))];
-    }
-    if !machine.driven.contains(&Platform::Cuda) {
-        return vec![Platform::Cuda.cannot_drive_yet(HERE, name, &device)];
     }
     vec![if driver.open {
         Check::ok(

@@ -1,7 +1,6 @@
 //! AMD's runtimes on this machine: in which way their programs are reached.
 
-use super::platform::Platform;
-use super::{Check, Group, Machine};
+use crate::doctor::{Check, Group, Machine};
 
 const HERE: Group = Group::Devices;
 
@@ -11,10 +10,7 @@ const BELOW: &str = "libhsa-runtime64.so.";
 
 /// One line for each runtime that is installed where runtimes usually are. Those that Python packages bring along lie with
 /// them; AMD's own builds are all alike.
-pub(super) fn rocm(machine: &Machine) -> Vec<Check> {
-    if !machine.driven.contains(&Platform::Hip) {
-        return Vec::new();
-    }
+pub(super) fn probe(machine: &Machine) -> Vec<Check> {
     let hip = runtimes(machine, HIP);
     let below = runtimes(machine, BELOW);
     let hip = hip.iter().map(|runtime| examine(machine, runtime));

@@ -1,14 +1,23 @@
 //! AMD GPUs: the compute driver, its topology, the device files.
 
-use super::platform::Platform;
-use super::{Check, Group, Machine, pci};
+mod runtimes;
+#[cfg(test)]
+mod tests;
+
+use crate::doctor::{Check, Group, Machine, pci};
 
 const HERE: Group = Group::Devices;
 const VENDOR: &str = "0x1002";
 const KFD: &str = "/dev/kfd";
 
 /// Everything about AMD GPUs; nothing if there are none.
-pub(super) fn amd(machine: &Machine) -> Vec<Check> {
+pub(crate) fn probe(machine: &Machine) -> Vec<Check> {
+    let mut checks = devices(machine);
+    checks.extend(runtimes::probe(machine));
+    checks
+}
+
+fn devices(machine: &Machine) -> Vec<Check> {
     let gpus = gpus(machine);
     if gpus.is_empty() {
         let of_no_use = |address: &String| without_driver(machine, address);
@@ -76,9 +85,6 @@ fn examine(machine: &Machine, gpu: &Gpu) -> Check {
         let what = format!("{device}: this user may not use {closed}");
         return Check::problem(HERE, name, what, machine.how_to_get_at(closed, "render"));
     }
-    if !machine.driven.contains(&Platform::Hip) {
-        return Platform::Hip.cannot_drive_yet(HERE, name, &device);
-    }
     if machine.text("/sys/module/amdgpu/parameters/cwsr_enable").is_some_and(|text| text.trim() == "0") {
         let what =
             format!("{device}: level 1 works; the driver saves no running waves (amdgpu.cwsr_enable=0)");
@@ -93,14 +99,4 @@ fn examine(machine: &Machine, gpu: &Gpu) -> Check {
              streams are to stop; nobody has measured yet how long that takes"
         ),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::gfx;
-
-    #[test]
-    fn architectures_read_as_their_vendor_writes_them() {
-        assert_eq!([90_402, 90_010, 110_000, 100_300].map(gfx), ["gfx942", "gfx90a", "gfx1100", "gfx1030"]);
-    }
 }
