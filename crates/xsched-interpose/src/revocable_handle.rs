@@ -21,7 +21,7 @@ impl<H: Copy> RevocableHandle<H> {
     }
 
     /// Takes the handle away. Afterwards nobody uses it.
-    pub fn end(&self) {
+    pub fn revoke(&self) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }

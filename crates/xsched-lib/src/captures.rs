@@ -19,7 +19,7 @@ impl Captures {
     }
 
     /// Whether a capture is under way, or about to begin.
-    pub(crate) fn are_under_way(&self) -> bool {
+    pub(crate) fn is_capturing(&self) -> bool {
         self.under_way.load(Ordering::SeqCst) != 0
     }
 
@@ -34,7 +34,7 @@ impl Captures {
         // Said first, looked second; `begin` does it the other way round. So one of the two sees the other.
         self.placing.fetch_add(1, Ordering::SeqCst);
         let _placing = Placing(&self.placing);
-        (!self.are_under_way()).then(work)
+        (!self.is_capturing()).then(work)
     }
 
     /// A capture is about to begin. Returns when nothing of ours is on its way into a stream.
@@ -46,7 +46,7 @@ impl Captures {
     }
 
     /// A capture has ended, or never began.
-    pub(crate) fn over(&self) {
+    pub(crate) fn end(&self) {
         let _ = self.under_way.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
     }
 }
@@ -75,12 +75,12 @@ mod tests {
                 records.store(true, Ordering::SeqCst);
                 std::thread::yield_now();
                 records.store(false, Ordering::SeqCst);
-                captures.over();
+                captures.end();
             }
             end.store(true, Ordering::SeqCst);
         });
         assert_eq!(captures.unless_capturing(|| 1), Some(1));
-        captures.over();
-        assert!(!captures.are_under_way(), "what never began has ended");
+        captures.end();
+        assert!(!captures.is_capturing(), "what never began has ended");
     }
 }

@@ -137,8 +137,8 @@ impl<V: EventApi> EventQueue<V> {
 }
 
 impl<V: EventApi> VendorQueue for EventQueue<V> {
-    fn end(&self) {
-        self.lease.end();
+    fn revoke(&self) {
+        self.lease.revoke();
         let mut marks = self.marks();
         // Events keep the queue and its context alive, which the program wants gone.
         marks.placed.clear();

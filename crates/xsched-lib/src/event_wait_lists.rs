@@ -24,9 +24,9 @@ struct Stuck {
 ///
 /// # Safety
 /// The list is as long as is said, or null.
-pub(crate) unsafe fn note<V: EventApi>(queue: Handle, count: c_uint, list: *const Handle) {
+pub(crate) unsafe fn record_dependencies<V: EventApi>(queue: Handle, count: c_uint, list: *const Handle) {
     // SAFETY: the caller vouches for the list.
-    let events = unsafe { slice(count, list) };
+    let events = unsafe { from_c_list(count, list) };
     if events.is_empty() {
         return;
     }
@@ -53,7 +53,7 @@ pub(crate) unsafe fn note<V: EventApi>(queue: Handle, count: c_uint, list: *cons
 ///
 /// # Safety
 /// As for [`note`].
-pub(crate) unsafe fn wait<V: EventApi>(
+pub(crate) unsafe fn wait_for_events<V: EventApi>(
     real: impl FnOnce() -> i32,
     count: c_uint,
     list: *const Handle,
@@ -64,7 +64,7 @@ pub(crate) unsafe fn wait<V: EventApi>(
             let Some(runtime) = runtime() else { return };
             let mut looked_at = Handle::NONE;
             // SAFETY: the caller vouches for the list. It has the events, for it has just waited for them.
-            for event in unsafe { slice(count, list) } {
+            for event in unsafe { from_c_list(count, list) } {
                 let queue = V::queue_of(*event);
                 if queue != looked_at {
                     runtime.look_for_idle(queue.addr());
@@ -93,7 +93,7 @@ fn stuck() -> MutexGuard<'static, Vec<Stuck>> {
 }
 
 /// A list as C wants it: an empty one is null.
-pub(crate) fn list<T>(all: &[T]) -> (c_uint, *const T) {
+pub(crate) fn to_c_list<T>(all: &[T]) -> (c_uint, *const T) {
     match c_uint::try_from(all.len()) {
         Ok(count) if count > 0 => (count, all.as_ptr()),
         _ => (0, std::ptr::null()),
@@ -104,7 +104,7 @@ pub(crate) fn list<T>(all: &[T]) -> (c_uint, *const T) {
 ///
 /// # Safety
 /// The list is as long as is said, or null.
-pub(crate) unsafe fn slice<'a, T>(count: c_uint, list: *const T) -> &'a [T] {
+pub(crate) unsafe fn from_c_list<'a, T>(count: c_uint, list: *const T) -> &'a [T] {
     if list.is_null() {
         return &[];
     }

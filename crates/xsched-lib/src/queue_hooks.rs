@@ -11,38 +11,38 @@ use crate::tracked_queue::{TrackedQueue, VendorQueue};
 
 /// A queue has been made: from now on it is scheduled, if `take` can make of it what the core needs. The program has
 /// one hold on it.
-pub(crate) fn created<H: VendorQueue + 'static>(queue: Handle, take: impl FnOnce() -> Option<H>) {
+pub(crate) fn queue_created<H: VendorQueue + 'static>(queue: Handle, take: impl FnOnce() -> Option<H>) {
     run_isolated(|| {
         let Some(runtime) = runtime() else { return };
         // A handle that is new stands for nothing we know: what had it before ended unseen.
-        runtime.retire(queue.addr());
-        runtime.adopt(queue.addr(), take);
+        runtime.untrack(queue.addr());
+        runtime.track(queue.addr(), take);
     });
 }
 
 /// The same for a function that answers with the queue it has made, or with none.
-pub(crate) fn create<H: VendorQueue + 'static>(
+pub(crate) fn create_queue<H: VendorQueue + 'static>(
     real: impl FnOnce() -> Handle,
     take: impl FnOnce(Handle) -> Option<H>,
 ) -> Handle {
     let queue = real();
     if !queue.is_none() {
-        created(queue, || take(queue));
+        queue_created(queue, || take(queue));
     }
     queue
 }
 
 /// The program takes another hold on a queue.
-pub(crate) fn retained<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
+pub(crate) fn retain_queue<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
     forward_once(real, |_| with(queue, TrackedQueue::retain))
 }
 
 /// The program gives up a hold on a queue. With its last one the queue is forgotten first.
-pub(crate) fn released<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
+pub(crate) fn release_queue<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
     forward_once(real, |_| {
         let Some(runtime) = runtime() else { return };
         if runtime.with(queue.addr(), |tracked| tracked.is_some_and(TrackedQueue::release)) {
-            runtime.retire(queue.addr());
+            runtime.untrack(queue.addr());
         }
     })
 }
@@ -71,21 +71,21 @@ pub(crate) fn launch_on_all<R>(real: impl FnOnce() -> R, queues: &[Handle]) -> R
         let mut keys: Vec<_> = queues.iter().map(|queue| queue.addr()).collect();
         keys.sort_unstable();
         keys.dedup();
-        through(&keys.into_iter().filter_map(|key| runtime.joined(key)).collect::<Vec<_>>(), call);
+        pass_gates(&keys.into_iter().filter_map(|key| runtime.joined(key)).collect::<Vec<_>>(), call);
     })
 }
 
 /// Calls `go` once all queues let it.
-pub(crate) fn through(queues: &[Arc<ScheduledQueue>], go: &mut dyn FnMut()) {
+pub(crate) fn pass_gates(queues: &[Arc<ScheduledQueue>], go: &mut dyn FnMut()) {
     match queues.split_first() {
         None => go(),
-        Some((first, others)) => first.launch(|| through(others, go)),
+        Some((first, others)) => first.launch(|| pass_gates(others, go)),
     }
 }
 
 /// A launch also on a queue that was made before we were there, or by the parent of this process. It is known by its
 /// address, or by what else tells it from others.
-pub(crate) fn launch_or_adopt<R, H: VendorQueue + 'static>(
+pub(crate) fn launch_and_track<R, H: VendorQueue + 'static>(
     real: impl FnOnce() -> R,
     key: usize,
     take: impl FnOnce() -> Option<H>,
@@ -93,7 +93,7 @@ pub(crate) fn launch_or_adopt<R, H: VendorQueue + 'static>(
     let Some(runtime) = runtime() else { return real() };
     forward_once(real, |call| {
         let known = runtime.with(key, |tracked| tracked.map(|tracked| tracked.launch(call)).is_some());
-        if !known && runtime.adopt(key, take) {
+        if !known && runtime.track(key, take) {
             runtime.with(key, |tracked| tracked.map(|tracked| tracked.launch(call)));
         }
     })

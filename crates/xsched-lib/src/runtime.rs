@@ -243,7 +243,7 @@ impl Runtime {
     }
 
     /// Takes note of a queue. `take` makes what the core needs of it, or answers none if that cannot be done.
-    pub(crate) fn adopt<H: VendorQueue + 'static>(
+    pub(crate) fn track<H: VendorQueue + 'static>(
         &self,
         handle: usize,
         take: impl FnOnce() -> Option<H>,
@@ -315,14 +315,14 @@ impl Runtime {
     }
 
     /// What queues belong to is about to be destroyed, and they with it.
-    pub(crate) fn retire_all_of(&self, owner: usize) {
-        for handle in self.queues.which(|tracked| tracked.hw().ends_with(owner)) {
-            self.retire(handle);
+    pub(crate) fn untrack_all_owned_by(&self, owner: usize) {
+        for handle in self.queues.which(|tracked| tracked.hw().belongs_to(owner)) {
+            self.untrack(handle);
         }
     }
 
     /// A queue is about to be destroyed.
-    pub(crate) fn retire(&self, handle: usize) {
+    pub(crate) fn untrack(&self, handle: usize) {
         self.handles.retire(handle);
         self.queues.remove(handle, TrackedQueue::retire);
     }

@@ -14,10 +14,10 @@ use crate::loader::VendorLibrary;
 /// A hardware queue that the program may destroy at any time.
 pub(crate) trait VendorQueue: HwQueue {
     /// The vendor's queue is about to be destroyed. Afterwards nothing is called on it any more.
-    fn end(&self);
+    fn revoke(&self);
 
     /// Whether it ends when the vendor's thing at this address does, which queues belong to.
-    fn ends_with(&self, owner: usize) -> bool {
+    fn belongs_to(&self, owner: usize) -> bool {
         let _ = owner;
         false
     }
@@ -159,6 +159,6 @@ impl TrackedQueue {
         if let Some(queue) = &self.queue {
             queue.retire();
         }
-        self.hw.end();
+        self.hw.revoke();
     }
 }

@@ -12,7 +12,7 @@ pub(crate) fn unless_capturing<R>(work: impl FnOnce() -> R) -> Option<R> {
 
 /// Whether launches on this stream are recorded into a graph. Also true if the driver does not report it.
 pub(crate) fn is_captured(stream: Stream) -> bool {
-    if !CAPTURES.are_under_way() {
+    if !CAPTURES.is_capturing() {
         return false;
     }
     let mut status = 0;
@@ -47,5 +47,5 @@ pub(crate) fn end(real: impl FnOnce() -> Code) -> Code {
 
 /// Counts a capture that has ended, or that failed to begin.
 pub(crate) fn ended() {
-    CAPTURES.over();
+    CAPTURES.end();
 }

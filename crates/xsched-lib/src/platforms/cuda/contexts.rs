@@ -61,7 +61,7 @@ fn around_destruction(real: impl FnOnce() -> Code, destroyed: impl FnOnce() -> V
     run_isolated(|| {
         contexts = destroyed();
         for context in &contexts {
-            runtime.retire_all_of(*context);
+            runtime.untrack_all_owned_by(*context);
         }
     });
     let code = real();
@@ -74,7 +74,7 @@ fn around_destruction(real: impl FnOnce() -> Code, destroyed: impl FnOnce() -> V
 }
 
 fn forget(runtime: &Runtime, context: usize) {
-    runtime.retire_all_of(context);
+    runtime.untrack_all_owned_by(context);
     stop_words::forget_context(context);
     contexts().retain(|(known, _)| *known != context);
 }

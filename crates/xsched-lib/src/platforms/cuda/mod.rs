@@ -288,7 +288,7 @@ fn destroy(real: impl FnOnce() -> Code, stream: Stream) -> Code {
     let is_captured = capture::is_captured(stream);
     let code = forward_once(real, |_| {
         if let Some(runtime) = runtime() {
-            runtime.retire(stream.addr());
+            runtime.untrack(stream.addr());
         }
     });
     if is_captured && code == vendor::SUCCESS {
@@ -329,7 +329,7 @@ fn context_of(stream: Stream) -> Option<Context> {
 fn adopt(runtime: &Runtime, key: usize, stream: Stream, default: usize) -> bool {
     let Some(context) = current_context() else { return false };
     let stream = if stream.is_null() { std::ptr::without_provenance_mut(default) } else { stream };
-    let is_adopted = runtime.adopt(key, || CudaStream::new(stream, context));
+    let is_adopted = runtime.track(key, || CudaStream::new(stream, context));
     if is_adopted && stream.addr() == PER_THREAD {
         ThreadStreams::add(key);
     }
@@ -352,7 +352,7 @@ impl Drop for ThreadStreams {
     fn drop(&mut self) {
         run_isolated(|| {
             if let Some(runtime) = runtime() {
-                self.0.borrow().iter().for_each(|key| runtime.retire(*key));
+                self.0.borrow().iter().for_each(|key| runtime.untrack(*key));
             }
         });
     }

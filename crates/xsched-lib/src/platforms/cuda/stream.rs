@@ -154,11 +154,11 @@ impl CudaStream {
 }
 
 impl VendorQueue for CudaStream {
-    fn end(&self) {
-        self.lease.end();
+    fn revoke(&self) {
+        self.lease.revoke();
     }
 
-    fn ends_with(&self, context: usize) -> bool {
+    fn belongs_to(&self, context: usize) -> bool {
         self.context == context
     }
 }

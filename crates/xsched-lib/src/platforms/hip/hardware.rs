@@ -278,14 +278,14 @@ fn pci_address(name: &[u8]) -> Option<u32> {
 }
 
 impl VendorQueue for HipStream {
-    fn end(&self) {
-        self.lease.end();
+    fn revoke(&self) {
+        self.lease.revoke();
         if let Some(queues) = &self.queues {
             queues.leave();
         }
     }
 
-    fn ends_with(&self, device: usize) -> bool {
+    fn belongs_to(&self, device: usize) -> bool {
         usize::try_from(self.number).is_ok_and(|number| copies::base(self.copy) + number == device)
     }
 }

@@ -143,7 +143,7 @@ impl Marks {
             if state.reached >= marker {
                 return Some(true);
             }
-            if CAPTURES.are_under_way() {
+            if CAPTURES.is_capturing() {
                 return None;
             }
             let left = deadline.saturating_duration_since(Instant::now());

@@ -37,7 +37,7 @@ use xsched_ipc::report::{Severity, report};
 
 use crate::loader::{HookTable, LookupHook, SymbolName};
 use crate::platforms::Platform;
-use crate::queue_hooks::through;
+use crate::queue_hooks::pass_gates;
 use crate::runtime::{Runtime, existing_runtime, runtime};
 use crate::tracked_queue::ApiQueue;
 use copies::Hook;
@@ -274,7 +274,7 @@ fn which(stream: Stream, default: NoStream) -> Which {
 
 /// A stream that is being captured is never held: what is launched there is recorded, not run.
 fn is_captured(copy: usize, which: Which) -> bool {
-    if !CAPTURES.are_under_way() {
+    if !CAPTURES.is_capturing() {
         return false;
     }
     // The legacy stream cannot be captured, and to ask about it meanwhile is an error.
@@ -314,7 +314,7 @@ fn launch_all<T>(call: Call, list: *const T, count: c_uint, stream: fn(&T) -> St
     forward_once(
         || marks::noting_failure(real),
         |go| {
-            if list.is_null() || !has_device(copy) || CAPTURES.are_under_way() {
+            if list.is_null() || !has_device(copy) || CAPTURES.is_capturing() {
                 return;
             }
             let count = usize::try_from(count).unwrap_or(0);
@@ -330,7 +330,7 @@ fn launch_all<T>(call: Call, list: *const T, count: c_uint, stream: fn(&T) -> St
             let queues = places.iter().filter_map(|place| {
                 queue(place).or_else(|| adopt(runtime, *place).then(|| queue(place)).flatten())
             });
-            through(&queues.collect::<Vec<_>>(), go);
+            pass_gates(&queues.collect::<Vec<_>>(), go);
         },
     )
 }
@@ -350,7 +350,7 @@ fn synchronize(call: Call, stream: Stream, default: NoStream) -> Code {
 fn destroy(call: Call, stream: Stream) -> Code {
     forward_once(call.real, |_| {
         if let Some(runtime) = runtime() {
-            runtime.retire(stream.addr());
+            runtime.untrack(stream.addr());
         }
     })
 }
@@ -362,7 +362,7 @@ fn reset(call: Call) -> Code {
         let Some(runtime) = existing_runtime() else { return };
         if let Some(device) = has_device(copy).then(|| Place::of(copy, Which::Legacy)).flatten() {
             // Its default stream has the name that is the device's.
-            runtime.retire_all_of(device.key);
+            runtime.untrack_all_owned_by(device.key);
             device.number().into_iter().for_each(|number| stall::forget(copy, number));
         }
     })
@@ -373,14 +373,14 @@ fn begin_capture(call: Call) -> Code {
     CAPTURES.begin();
     let code = call.forward();
     if code != vendor::SUCCESS {
-        CAPTURES.over();
+        CAPTURES.end();
     }
     code
 }
 
 fn end_capture(call: Call) -> Code {
     let code = call.forward();
-    CAPTURES.over();
+    CAPTURES.end();
     code
 }
 
@@ -410,5 +410,5 @@ fn copy_of(which: Which) -> Option<usize> {
 
 #[cold]
 fn adopt(runtime: &Runtime, place: Place) -> bool {
-    runtime.adopt(place.key, || HipStream::new(place))
+    runtime.track(place.key, || HipStream::new(place))
 }

@@ -48,7 +48,7 @@ pub(crate) struct OpenCl;
 impl EventApi for OpenCl {
     fn mark(queue: Queue, behind: &[Event]) -> Result<Event, String> {
         let mut event = Handle::NONE;
-        let (count, list) = event_wait_lists::list(behind);
+        let (count, list) = event_wait_lists::to_c_list(behind);
         // SAFETY: whoever calls this has seen to it that the queue exists; the events are as many as is said, and the
         // place has room for a handle.
         let marked = unsafe { call!(vendor::MARK, queue, count, list, &raw mut event) };

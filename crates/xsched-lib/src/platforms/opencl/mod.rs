@@ -98,15 +98,15 @@ opencl! {
     fn clFinish(queue: Queue) -> Code = queue_hooks::synchronize;
     fn clWaitForEvents(count: c_uint, list: Events) -> Code
         // SAFETY: the vendor has just read the same list.
-        = |real, count, list| unsafe { event_wait_lists::wait::<OpenCl>(real, count, list) };
+        = |real, count, list| unsafe { event_wait_lists::wait_for_events::<OpenCl>(real, count, list) };
     fn clCreateCommandQueue(context: Handle, device: Handle, properties: u64, error: *mut Code) -> Queue
-        = |real, _, _, _, _| queue_hooks::create(real, take);
+        = |real, _, _, _, _| queue_hooks::create_queue(real, take);
     fn clCreateCommandQueueWithProperties(context: Handle, device: Handle, properties: *const u64, error: *mut Code) -> Queue
-        = |real, _, _, _, _| queue_hooks::create(real, take);
+        = |real, _, _, _, _| queue_hooks::create_queue(real, take);
     fn clCreateCommandQueueWithPropertiesKHR(context: Handle, device: Handle, properties: *const u64, error: *mut Code) -> Queue
-        = |real, _, _, _, _| queue_hooks::create(real, take);
-    fn clRetainCommandQueue(queue: Queue) -> Code = queue_hooks::retained;
-    fn clReleaseCommandQueue(queue: Queue) -> Code = queue_hooks::released;
+        = |real, _, _, _, _| queue_hooks::create_queue(real, take);
+    fn clRetainCommandQueue(queue: Queue) -> Code = queue_hooks::retain_queue;
+    fn clReleaseCommandQueue(queue: Queue) -> Code = queue_hooks::release_queue;
     fn clSetEventCallback(event: Event, status: i32, function: Option<Callback>, data: Memory) -> Code
         = |real, event, status, function, data| driver_callbacks::wrap(real, function, data, |ours, wanted|
             // SAFETY: the caller's own arguments, but that its function is called by ours.
@@ -118,7 +118,7 @@ opencl! {
 
 fn enqueue<R>(real: impl FnOnce() -> R, queue: Queue, blocking: Bool, count: c_uint, list: Events) -> R {
     // SAFETY: the vendor is about to read the same list.
-    unsafe { event_wait_lists::note::<OpenCl>(queue, count, list) };
+    unsafe { event_wait_lists::record_dependencies::<OpenCl>(queue, count, list) };
     let in_order = || vendor::QUEUE_PROPERTIES.of(queue).is_some_and(|how| how & vendor::OUT_OF_ORDER == 0);
     queue_hooks::launch(real, queue, || blocking != 0 && in_order())
 }
@@ -126,7 +126,7 @@ fn enqueue<R>(real: impl FnOnce() -> R, queue: Queue, blocking: Bool, count: c_u
 /// Markers and barriers are no work and are never held, but what comes after them waits for what they wait for.
 fn order(real: impl FnOnce() -> Code, queue: Queue, count: c_uint, list: Events, _new: *mut Event) -> Code {
     // SAFETY: as above.
-    unsafe { event_wait_lists::note::<OpenCl>(queue, count, list) };
+    unsafe { event_wait_lists::record_dependencies::<OpenCl>(queue, count, list) };
     real()
 }
 

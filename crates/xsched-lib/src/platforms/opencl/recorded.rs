@@ -32,7 +32,7 @@ pub(crate) fn create(
     if !buffer.is_none() {
         run_isolated(|| {
             // SAFETY: the vendor has just read the same list.
-            let queues = unsafe { event_wait_lists::slice(count, queues) };
+            let queues = unsafe { event_wait_lists::from_c_list(count, queues) };
             made_for().insert(buffer.addr(), queues.into());
         });
     }
@@ -50,12 +50,12 @@ pub(crate) fn enqueue(
     _event: *mut Event,
 ) -> Code {
     // SAFETY: the vendor is about to read the same list.
-    let named = unsafe { event_wait_lists::slice(count, queues) };
+    let named = unsafe { event_wait_lists::from_c_list(count, queues) };
     let made_for = if named.is_empty() { made_for().get(&buffer.addr()).cloned() } else { None };
     let queues = made_for.as_deref().unwrap_or(named);
     for queue in queues {
         // SAFETY: as above.
-        unsafe { event_wait_lists::note::<OpenCl>(*queue, events, list) };
+        unsafe { event_wait_lists::record_dependencies::<OpenCl>(*queue, events, list) };
     }
     queue_hooks::launch_on_all(real, queues)
 }

@@ -66,8 +66,8 @@ impl XsimQueue {
 }
 
 impl VendorQueue for XsimQueue {
-    fn end(&self) {
-        self.lease.end();
+    fn revoke(&self) {
+        self.lease.revoke();
     }
 }
 

@@ -30,10 +30,10 @@ hooks! {
     /// Every new queue is put under control.
     fn xsim_queue_create(device: Device, queue: *mut Queue) -> Code = create;
     /// A queue that is destroyed is forgotten first.
-    fn xsim_queue_destroy(queue: Queue) -> Code = queue_hooks::released;
+    fn xsim_queue_destroy(queue: Queue) -> Code = queue_hooks::release_queue;
     /// A launch waits at the gate until it may go.
     fn xsim_launch(queue: Queue, length_ns: u64) -> Code
-        = |real, queue: Queue, _| queue_hooks::launch_or_adopt(real, queue.addr(), || XsimQueue::new(queue));
+        = |real, queue: Queue, _| queue_hooks::launch_and_track(real, queue.addr(), || XsimQueue::new(queue));
     /// When it returns, the queue may have become idle.
     fn xsim_synchronize(queue: Queue) -> Code = queue_hooks::synchronize;
 }
@@ -43,7 +43,7 @@ fn create(real: impl FnOnce() -> Code, _device: Device, queue: *mut Queue) -> Co
     if code == vendor::SUCCESS {
         // SAFETY: the vendor has just written the handle there.
         let queue = unsafe { *queue };
-        queue_hooks::created(queue, || XsimQueue::new(queue));
+        queue_hooks::queue_created(queue, || XsimQueue::new(queue));
     }
     code
 }

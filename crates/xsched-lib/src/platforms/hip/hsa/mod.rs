@@ -158,7 +158,7 @@ unsafe extern "C" fn queue_destroy(queue: QueueHandle) -> Status {
 /// Forgets a queue that is about to be destroyed. Answers with the signal that its markers used.
 fn retire(doorbell: u64) -> Option<u64> {
     let key = usize::try_from(doorbell).ok()?;
-    existing_runtime()?.retire(key);
+    existing_runtime()?.untrack(key);
     queue::take_signal(doorbell)
 }
 
@@ -187,7 +187,7 @@ unsafe fn store(real: &table::Slot<Store>, signal: u64, value: i64) {
     match (OutermostHook::enter(), usize::try_from(signal)) {
         (Some(_outermost), Ok(key)) => {
             doorbell.look_at_packets(value);
-            queue_hooks::launch_or_adopt(ring, key, || HsaQueue::new(doorbell));
+            queue_hooks::launch_and_track(ring, key, || HsaQueue::new(doorbell));
         }
         _ => ring(),
     }

@@ -165,8 +165,8 @@ fn device_of(agent: u64) -> Option<DeviceId> {
 }
 
 impl VendorQueue for HsaQueue {
-    fn end(&self) {
-        self.lease.end();
+    fn revoke(&self) {
+        self.lease.revoke();
         if let Some(queues) = &self.queues {
             queues.leave();
         }
