@@ -1,22 +1,22 @@
-//! What a simulated device is like.
+//! The properties of a simulated device.
 
 use xsched_core::{Capabilities, DeviceId, DeviceKind, LevelCost, Nanos};
 
-/// The properties of a simulated device, fixed when it is made.
+/// The properties of a simulated device, fixed when it is created.
 ///
-/// The default resembles a large GPU: slices of 2 ms between processes, 0.18 ms to change from one to another, and
-/// all three levels.
+/// The default resembles a large GPU: time slices of 2 ms between processes, 0.18 ms for a context switch, and all
+/// three preemption levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What the device is called.
+    /// The device's id.
     pub device: DeviceId,
-    /// How long a process keeps the device while others want it; 10 us at least.
+    /// The time slice: how long a process has the device while another process has work for it; at least 10 us.
     pub slice: Nanos,
-    /// How long changing from one process to another takes.
+    /// How long a context switch from one process to another takes.
     pub switch_cost: Nanos,
-    /// What stopping queued commands costs; none if the device cannot (level 2).
+    /// What stopping queued commands (level 2) costs; none if the device lacks that level.
     pub deactivate: Option<LevelCost>,
-    /// What stopping the running command costs; none if the device cannot (level 3).
+    /// What stopping the running command (level 3) costs; none if the device lacks that level.
     pub interrupt: Option<LevelCost>,
 }
 
@@ -33,16 +33,16 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The device in words, as messages name it.
+    /// The device's name in error messages.
     #[must_use]
     pub fn name(&self) -> String {
         format!("simulated device {}", self.device)
     }
 
-    /// The levels of the device, as the core asks for them.
+    /// The preemption levels of the device.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
-        let lacks = || "it was made without".to_owned();
+        let lacks = || "it was created without".to_owned();
         Capabilities::block_only(self.name(), lacks())
             .with_deactivate(self.deactivate.ok_or_else(lacks))
             .with_interrupt(self.interrupt.ok_or_else(lacks))

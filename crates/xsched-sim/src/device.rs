@@ -8,22 +8,23 @@ use xsched_core::{Capabilities, DeviceId, Nanos};
 
 use crate::config::Config;
 use crate::error::{AttachError, SimError};
-use crate::lock::Locker;
-use crate::model::{Model, Name, Refusal, Span, Usage};
+use crate::lock::LockOwner;
+use crate::model::{Model, QueueError, SlotId, Span, Usage};
+use crate::notifier::Notification;
 use crate::process::{Process, current_pid};
 use crate::queue::SimQueue;
 use crate::segment::{Guard, Segment};
-use crate::sleep::Ring;
 
-/// How often the owner of a context with work is looked after, and how long who sleeps trusts that it lives.
-const INSPECTION: Nanos = Nanos::from_millis(10);
-/// The least time between two such looks, each of which takes some ten microseconds.
-const PAUSE: Nanos = Nanos::from_millis(1);
-/// How long anybody sleeps without looking, so that no missed wake-up lasts.
-const HEARTBEAT: Nanos = Nanos::from_secs(1);
+/// How often the owner of a context with work is checked for being alive, and how long a waiting thread sleeps at most
+/// while another context has work.
+const OWNER_CHECK_INTERVAL: Nanos = Nanos::from_millis(10);
+/// The minimum time between two such checks, each of which takes about 10 us.
+const MIN_OWNER_CHECK_GAP: Nanos = Nanos::from_millis(1);
+/// How long a waiting thread sleeps at most on an uncontended device: bounds the delay of a missed notification.
+const MAX_SLEEP: Nanos = Nanos::from_secs(1);
 
-/// A simulated accelerator, attached to this process as one context. Clones share the attachment; it ends with the
-/// last of them and of their queues.
+/// A simulated accelerator, attached to this process as one context. Clones share the attachment, which ends when the
+/// last clone and the last of their queues are dropped.
 ///
 /// ```
 /// use std::time::Duration;
@@ -44,19 +45,19 @@ pub struct SimDevice {
 }
 
 impl SimDevice {
-    /// Makes a device in anonymous memory. Other processes reach it through [`SimDevice::fd`].
+    /// Creates a device in anonymous memory. Other processes attach through [`SimDevice::fd`].
     pub fn create(config: &Config) -> Result<Self, AttachError> {
         Self::attach(Segment::create(config)?, &config.name())
     }
 
-    /// Makes a device that other processes reach by its path, which must be free. `/dev/shm` and `$XDG_RUNTIME_DIR`
-    /// are good places. The file stays until somebody removes it.
+    /// Creates a device that other processes open by its path, where no file may exist yet. `/dev/shm` and
+    /// `$XDG_RUNTIME_DIR` are suitable directories. The caller removes the file when it is no longer needed.
     pub fn create_at(path: impl AsRef<Path>, config: &Config) -> Result<Self, AttachError> {
         let path = path.as_ref();
         Self::attach(Segment::create_at(path, config)?, &path.display().to_string())
     }
 
-    /// Attaches to the device another process made at `path`.
+    /// Attaches to the device that another process created at `path`.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, AttachError> {
         let path = path.as_ref();
         Self::attach(Segment::open(path)?, &path.display().to_string())
@@ -70,17 +71,17 @@ impl SimDevice {
 
     fn attach(segment: Segment, what: &str) -> Result<Self, AttachError> {
         let process = Process::current();
-        let locker = Locker::new(process);
-        let mut guard = segment.lock(&locker);
+        let lock_owner = LockOwner::new(process);
+        let mut guard = segment.lock(&lock_owner);
         let config = guard.config();
         let context = guard.attach(process.pid, process.started).or_else(|| {
-            remove_dead(&mut guard, process);
+            remove_dead_contexts(&mut guard, process);
             guard.attach(process.pid, process.started)
         });
         drop(guard);
         let context = context.ok_or_else(|| AttachError::Full { what: what.to_owned() })?;
         let capabilities = config.capabilities();
-        let attachment = Attachment { segment, locker, process, context, config, capabilities };
+        let attachment = Attachment { segment, lock_owner, process, context, config, capabilities };
         Ok(Self { attachment: Arc::new(attachment) })
     }
 
@@ -93,25 +94,25 @@ impl SimDevice {
     /// Opens a hardware queue.
     pub fn queue(&self) -> Result<SimQueue, SimError> {
         let mut guard = self.attachment.enter()?;
-        let name = guard.open_queue(self.attachment.context);
+        let id = guard.open_queue(self.attachment.context);
         drop(guard);
-        let name = name.ok_or_else(|| SimError::TooManyQueues { device: self.attachment.config.name() })?;
-        Ok(SimQueue::new(Arc::clone(&self.attachment), name))
+        let id = id.ok_or_else(|| SimError::TooManyQueues { device: self.attachment.config.name() })?;
+        Ok(SimQueue::new(Arc::clone(&self.attachment), id))
     }
 
-    /// What the device is called.
+    /// The device's id.
     #[must_use]
     pub fn id(&self) -> DeviceId {
         self.attachment.config.device
     }
 
-    /// What the device was made with.
+    /// The configuration that the device was created with.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.attachment.config
     }
 
-    /// The levels the device has.
+    /// The preemption levels of the device.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
         &self.attachment.capabilities
@@ -123,14 +124,14 @@ impl SimDevice {
         self.attachment.context.index
     }
 
-    /// How much device time each context has used until now. Looks after every process, so not for a hot path.
+    /// How much device time each context has used so far. Checks every attached process, so not for a hot path.
     pub fn usage(&self) -> Result<Vec<Usage>, SimError> {
         let mut guard = self.attachment.enter()?;
-        remove_dead(&mut guard, self.attachment.process);
+        remove_dead_contexts(&mut guard, self.attachment.process);
         Ok(guard.usage())
     }
 
-    /// Reads who had the device when, beginning with the oldest span that is kept.
+    /// A reader of the device's timeline, which starts at the oldest span that is kept.
     #[must_use]
     pub fn timeline(&self) -> Timeline {
         Timeline { attachment: Arc::clone(&self.attachment), cursor: 0, dropped: 0 }
@@ -149,7 +150,7 @@ impl std::fmt::Debug for SimDevice {
     }
 }
 
-/// A reader of the device's spans with a place of its own; readers do not take spans from each other.
+/// A reader of the device's spans. Each reader has its own cursor and sees every span.
 pub struct Timeline {
     attachment: Arc<Attachment>,
     cursor: u64,
@@ -166,45 +167,45 @@ impl Timeline {
         Ok(())
     }
 
-    /// How many spans were overwritten before this reader came to them.
+    /// How many spans were overwritten before this reader read them.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 }
 
-/// What somebody waits for.
-pub(crate) enum Goal {
-    /// It has come to pass.
+/// What a waiting thread learns from the model about the condition that it waits for.
+pub(crate) enum WaitStatus {
+    /// The condition holds.
     Reached,
-    /// It has not, and will not before this time unless somebody acts.
+    /// It does not hold yet, and cannot before this time unless a process submits, restores or removes work.
     NotBefore(Nanos),
-    /// It depends on a marker that nobody has placed yet.
-    NotPlaced,
+    /// It depends on a marker that has not been placed.
+    MarkerNotPlaced,
 }
 
-/// One process's hold on a device.
+/// The attachment of one process to a device: one context.
 pub(crate) struct Attachment {
     pub(crate) segment: Segment,
-    pub(crate) locker: Locker,
+    pub(crate) lock_owner: LockOwner,
     process: Process,
-    context: Name,
+    context: SlotId,
     config: Config,
     pub(crate) capabilities: Capabilities,
 }
 
 impl Attachment {
-    /// Takes the lock, with the model brought to the present and the dead removed.
+    /// Takes the lock, advances the model to the present, and checks one context for a dead owner if that is due.
     pub(crate) fn enter(&self) -> Result<Guard<'_>, SimError> {
         let caller = current_pid();
         if caller != self.process.pid {
             return Err(SimError::Forked { device: self.config.name(), owner: self.process.pid, caller });
         }
-        let mut guard = self.segment.lock(&self.locker);
-        if let Some(context) = guard.next_inspection(INSPECTION, PAUSE) {
+        let mut guard = self.segment.lock(&self.lock_owner);
+        if let Some(context) = guard.next_owner_check(OWNER_CHECK_INTERVAL, MIN_OWNER_CHECK_GAP) {
             remove_if_dead(&mut guard, context, self.process);
         }
-        if guard.is_attached(self.context) { Ok(guard) } else { Err(self.gone()) }
+        if guard.is_attached(self.context) { Ok(guard) } else { Err(self.removed()) }
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -212,75 +213,76 @@ impl Attachment {
     }
 
     /// Whether the caller is the process that attached, and not its child.
-    pub(crate) fn is_mine(&self) -> bool {
+    pub(crate) fn is_attached_process(&self) -> bool {
         current_pid() == self.process.pid
     }
 
-    fn gone(&self) -> SimError {
+    fn removed(&self) -> SimError {
         SimError::Gone { device: self.config.name() }
     }
 
-    /// Does something with the model that can fail only because the queue is gone.
+    /// Runs an operation on the model that can fail only because the queue has been removed.
     pub(crate) fn with<T>(
         &self,
-        act: impl FnOnce(&mut Guard<'_>) -> Result<T, Refusal>,
+        operation: impl FnOnce(&mut Guard<'_>) -> Result<T, QueueError>,
     ) -> Result<T, SimError> {
         let mut guard = self.enter()?;
-        act(&mut guard).map_err(|_| self.gone())
+        operation(&mut guard).map_err(|_| self.removed())
     }
 
-    /// Sleeps until `look` finds its goal reached (true) or the time is up (false).
+    /// Sleeps until `check` returns `Reached` (returns true) or the deadline passes (returns false).
     ///
-    /// Nothing changes before the next event, and the goal is not reached before the time `look` tells: so nobody has
-    /// to wake before the later of the two, unless the notifier rings.
+    /// Nothing changes before the next event, and the condition does not hold before the time that `check` returns. So
+    /// the thread sleeps until the later of the two, unless it is notified.
     pub(crate) fn wait(
         &self,
         deadline: Nanos,
-        mut look: impl FnMut(&mut Model) -> Result<Goal, Refusal>,
+        mut check: impl FnMut(&mut Model) -> Result<WaitStatus, QueueError>,
     ) -> Result<bool, SimError> {
         loop {
             let mut guard = self.enter()?;
-            let (earliest, marks_too) = match look(&mut guard).map_err(|_| self.gone())? {
-                Goal::Reached => return Ok(true),
-                Goal::NotBefore(time) => (time, time == Nanos::MAX),
-                Goal::NotPlaced => (Nanos::MAX, true),
+            let (earliest, on_marker) = match check(&mut guard).map_err(|_| self.removed())? {
+                WaitStatus::Reached => return Ok(true),
+                WaitStatus::NotBefore(time) => (time, time == Nanos::MAX),
+                WaitStatus::MarkerNotPlaced => (Nanos::MAX, true),
             };
             let now = guard.now();
             if now >= deadline {
                 return Ok(false);
             }
             let event = guard.next_event().unwrap_or(Nanos::MAX);
-            let contended = guard.live_contexts().any(|c| c != self.context.index && guard.set_has_work(c));
-            let look_again = now + if contended { INSPECTION } else { HEARTBEAT };
-            let heard = guard.listen(marks_too);
+            let contended =
+                guard.live_contexts().any(|c| c != self.context.index && guard.context_has_work(c));
+            let wake = now + if contended { OWNER_CHECK_INTERVAL } else { MAX_SLEEP };
+            let seen = guard.register_sleeper(on_marker);
             drop(guard);
-            self.segment.sleep(heard, earliest.max(event).min(deadline).min(look_again));
+            self.segment.sleep(seen, earliest.max(event).min(deadline).min(wake));
         }
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // A child after fork has the parent's memory, but the context is the parent's.
+        // After fork, the child has a copy of this attachment, but the context belongs to the parent.
         if let Ok(mut guard) = self.enter() {
             guard.remove_context(self.context.index);
-            guard.ring(Ring::Change);
+            guard.notify(Notification::StateChanged);
         }
     }
 }
 
-/// Removes all contexts whose process is gone.
-fn remove_dead(guard: &mut Guard<'_>, me: Process) {
+/// Removes every context that belongs to a dead process.
+fn remove_dead_contexts(guard: &mut Guard<'_>, caller: Process) {
     for context in guard.live_contexts() {
-        remove_if_dead(guard, context, me);
+        remove_if_dead(guard, context, caller);
     }
 }
 
-fn remove_if_dead(guard: &mut Guard<'_>, context: u32, me: Process) {
+fn remove_if_dead(guard: &mut Guard<'_>, context: u32, caller: Process) {
     let (pid, started) = guard.owner(context);
     let owner = Process { pid, started };
-    if owner != me && !owner.is_alive() {
+    if owner != caller && !owner.is_alive() {
         guard.remove_context(context);
-        guard.ring(Ring::Change);
+        guard.notify(Notification::StateChanged);
     }
 }

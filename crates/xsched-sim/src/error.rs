@@ -1,23 +1,23 @@
-//! What can go wrong, each with the thing it happened to.
+//! The errors, each with the device or file that it concerns.
 
 use std::io;
 
-use crate::model::{CONTEXTS, QUEUES};
+use crate::model::{MAX_CONTEXTS, MAX_QUEUES};
 
-/// Why a device could not be made or attached to. `what` is its path, or says that it came as a descriptor.
+/// Why a device could not be created or attached to. `what` is its path, or states that it came as a descriptor.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// The operating system refused.
-    #[error("{what}: cannot {deed}: {source}")]
+    /// A system call failed.
+    #[error("{what}: cannot {operation}: {source}")]
     System {
         /// The device.
         what: String,
-        /// What was attempted.
-        deed: &'static str,
-        /// What the system said.
+        /// The operation that failed.
+        operation: &'static str,
+        /// The system's error.
         source: io::Error,
     },
-    /// Something else lies there.
+    /// The file is something else.
     #[error("{what} is not a simulated device: {found} bytes, not {expected}")]
     Size {
         /// The file.
@@ -27,7 +27,7 @@ pub enum AttachError {
         /// The length of a device.
         expected: u64,
     },
-    /// It has the length of a device but not its first word.
+    /// The file has the length of a device but not its first word.
     #[error("{what} is not a simulated device: it begins with {found:#018x}")]
     Magic {
         /// The file.
@@ -35,25 +35,25 @@ pub enum AttachError {
         /// Its first word.
         found: u64,
     },
-    /// It was made by another version of this library.
-    #[error("{what} has layout version {found}, this program knows {expected}: make the device anew")]
+    /// The device was created by another version of this library.
+    #[error("{what} has layout version {found}, this program supports {expected}: create the device again")]
     Version {
         /// The device.
         what: String,
         /// Its version.
         found: u32,
-        /// Ours.
+        /// The version that this program supports.
         expected: u32,
     },
-    /// No slot is left.
-    #[error("{what} has {CONTEXTS} processes attached already, which is all it holds")]
+    /// No context is left.
+    #[error("{what} has {MAX_CONTEXTS} processes attached already, which is all it holds")]
     Full {
         /// The device.
         what: String,
     },
 }
 
-/// Why an attached device did not do what it was asked to.
+/// Why an operation on an attached device failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SimError {
     /// The caller is a child of the process that attached.
@@ -61,19 +61,19 @@ pub enum SimError {
     Forked {
         /// The device.
         device: String,
-        /// Who attached.
+        /// The process that attached.
         owner: u32,
-        /// Who called.
+        /// The process that called.
         caller: u32,
     },
-    /// The device no longer knows this process or queue.
-    #[error("{device} no longer knows this queue: its process was taken for dead, or its file was made anew")]
+    /// The device has removed this process or queue.
+    #[error("{device} has no such queue: its process was found dead, or the device's file was created again")]
     Gone {
         /// The device.
         device: String,
     },
-    /// No queue is left.
-    #[error("{device} has {QUEUES} queues open, which is all it holds")]
+    /// No queue slot is left.
+    #[error("{device} has {MAX_QUEUES} queues open, which is all it holds")]
     TooManyQueues {
         /// The device.
         device: String,

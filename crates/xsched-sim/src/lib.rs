@@ -5,31 +5,32 @@
 //!   launch, mark, wait   preempt, restore     usage, timeline
 //!        └───────────────┬──┴──────────────────┘
 //!              shared memory: lock + model
-//!        "what was submitted" + "what time is it" = the state of the device
+//!      what was submitted + the current time = the state of the device
 //! ```
 //!
-//! There is no daemon and no thread behind it. The state of the device is a function of what was submitted and of
-//! time; whoever looks takes the lock and moves the model from its last event to now. So times of completion are those
-//! of the model, not of who looked; a busy host does not blur them; and a process that is killed leaves nothing
-//! running. What it leaves is cleaned up by the next one to look: its lock, its half-written update, its work.
+//! The device needs neither a daemon nor a thread. Its state follows from what was submitted and from the current time:
+//! each access takes the lock and advances the model from its last event to now. Three properties follow:
+//! - Completion times are those of the model: they depend neither on when a process reads them nor on the host's load.
+//! - A process that is killed leaves nothing running.
+//! - The next access by another process cleans up after a killed process: its lock, its half-written update, its work.
 //!
-//! What it is for: testing schedulers end to end, with real processes and real waiting, on machines without an
-//! accelerator, and with all three levels of preemption at any cost one likes to give them.
+//! It serves to test schedulers end to end on machines without an accelerator: with real processes, real waiting, and
+//! all three preemption levels at configurable costs.
 //!
 //! Limits: 64 contexts and 256 queues per device, 1,023 commands per queue, 65,536 spans in the timeline. The
-//! processes trust each other and live in one pid namespace. A process that calls exec keeps its context until it ends,
-//! as its pid lives on.
+//! processes trust each other and share one pid namespace. A process that calls exec keeps its context until it exits,
+//! because its pid stays the same.
 
-mod board;
 mod config;
 mod device;
 mod error;
 mod lock;
 mod model;
+mod notifier;
 mod process;
 mod queue;
+mod reports;
 mod segment;
-mod sleep;
 
 pub use config::Config;
 pub use device::{SimDevice, Timeline};

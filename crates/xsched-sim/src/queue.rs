@@ -1,4 +1,4 @@
-//! One hardware queue, as programs launch on it and as the core stops it.
+//! One hardware queue: programs launch on it, and the scheduler preempts it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,73 +7,74 @@ use std::time::Duration;
 
 use xsched_core::{Capabilities, DeviceId, HalError, HwQueue, Level, LevelRequest, Marker, Nanos, Progress};
 
-use crate::device::{Attachment, Goal};
+use crate::device::{Attachment, WaitStatus};
 use crate::error::SimError;
-use crate::model::{Model, Name, RING, Refusal, Work};
-use crate::sleep::Ring;
+use crate::model::{Model, QUEUE_CAPACITY, QueueError, SlotId, Work};
+use crate::notifier::Notification;
 
-/// A queue of a [`crate::SimDevice`]. Dropping it lets what it holds run to its end.
+/// A queue of a [`crate::SimDevice`]. Dropping it lets its pending commands run to completion.
 pub struct SimQueue {
     attachment: Arc<Attachment>,
-    name: Name,
-    /// The last marker placed: while it is reported, there is nothing to look for.
+    id: SlotId,
+    /// The last marker placed. Once the device has reported it, progress cannot change.
     marked: AtomicU64,
 }
 
 impl SimQueue {
-    pub(crate) fn new(attachment: Arc<Attachment>, name: Name) -> Self {
-        Self { attachment, name, marked: AtomicU64::new(0) }
+    pub(crate) fn new(attachment: Arc<Attachment>, id: SlotId) -> Self {
+        Self { attachment, id, marked: AtomicU64::new(0) }
     }
 
-    /// Launches a command that uses the device for `length`. Blocks while the queue is full, as hardware queues do.
+    /// Launches a command that runs for `length`. Blocks while the queue is full, as hardware queues do.
     pub fn launch(&self, length: Duration) -> Result<(), SimError> {
         self.submit(Work::Run(length.into()))
     }
 
-    /// Holds back what is launched after this until `other` has reported `marker`, which may be placed later. A queue that is
-    /// dropped and empty holds nobody back.
+    /// Makes what is launched after this wait until `other` has reported `marker`, which may be placed later. A queue
+    /// that is dropped and empty satisfies every wait.
     pub fn wait_for(&self, other: &Self, marker: Marker) -> Result<(), SimError> {
-        self.submit(Work::Wait { queue: other.name, marker })
+        self.submit(Work::Wait { queue: other.id, marker })
     }
 
-    /// Device time this queue has used until now.
+    /// Device time that this queue has used so far.
     pub fn busy(&self) -> Result<Nanos, SimError> {
-        self.attachment.with(|model| model.queue_busy(self.name))
+        self.attachment.with(|model| model.queue_busy(self.id))
     }
 
-    /// How many of the launched commands have run to their end.
+    /// How many of the launched commands have completed.
     pub fn finished(&self) -> Result<u64, SimError> {
-        self.attachment.with(|model| model.finished(self.name))
+        self.attachment.with(|model| model.finished(self.id))
     }
 
-    /// How many commands, markers and waits the queue holds that are not finished.
+    /// How many commands, markers and waits in the queue have not completed.
     pub fn pending(&self) -> Result<u64, SimError> {
-        self.attachment.with(|model| model.positions(self.name)).map(|(head, tail)| tail.saturating_sub(head))
+        self.attachment.with(|model| model.positions(self.id)).map(|(head, tail)| tail.saturating_sub(head))
     }
 
-    /// The number of the queue on its device, as in the timeline.
+    /// The number of the queue on its device, as the timeline gives it.
     #[must_use]
     pub fn number(&self) -> u32 {
-        self.name.index
+        self.id.index
     }
 
     fn submit(&self, work: Work) -> Result<(), SimError> {
-        let push = |model: &mut Model| match model.push(self.name, work) {
-            Ok(()) => Ok(Goal::Reached),
-            Err(Refusal::Full) => {
-                let (_, tail) = model.positions(self.name)?;
-                Ok(Goal::NotBefore(model.earliest(self.name, tail.saturating_sub(RING - 2))))
+        let push = |model: &mut Model| match model.push(self.id, work) {
+            Ok(()) => Ok(WaitStatus::Reached),
+            Err(QueueError::Full) => {
+                let (_, tail) = model.positions(self.id)?;
+                Ok(WaitStatus::NotBefore(model.earliest(self.id, tail.saturating_sub(QUEUE_CAPACITY - 2))))
             }
             Err(gone) => Err(gone),
         };
         self.attachment.wait(Nanos::MAX, push).map(|_| ())
     }
 
-    /// Dependencies until the model has come to `time`.
+    /// Waits until the model time is `time`.
     fn wait_until(&self, time: Nanos) -> Result<(), SimError> {
-        let look =
-            |model: &mut Model| Ok(if model.now() >= time { Goal::Reached } else { Goal::NotBefore(time) });
-        self.attachment.wait(Nanos::MAX, look).map(|_| ())
+        let check = |model: &mut Model| {
+            Ok(if model.now() >= time { WaitStatus::Reached } else { WaitStatus::NotBefore(time) })
+        };
+        self.attachment.wait(Nanos::MAX, check).map(|_| ())
     }
 
     fn failed(&self, what: &'static str) -> impl Fn(SimError) -> HalError + use<> {
@@ -93,56 +94,65 @@ impl HwQueue for SimQueue {
 
     fn mark(&self) -> Result<Marker, HalError> {
         let placed = self.attachment.with(|model| {
-            // Under the lock: a marker is never reported before it is known to have been placed.
+            // Under the lock, so that a marker is never reported before `marked` counts it.
             let marker = self.marked.load(Ordering::Relaxed) + 1;
-            model.push(self.name, Work::Mark(marker))?;
+            model.push(self.id, Work::Mark(marker))?;
             self.marked.store(marker, Ordering::Relaxed);
-            model.ring(Ring::Mark);
+            model.notify(Notification::MarkerPlaced);
             Ok(marker)
         });
         placed.map_err(self.failed("placing a marker"))
     }
 
     fn progress(&self) -> Progress {
-        let board = self.attachment.segment.board(self.name.index);
-        let known = board.read();
+        let reports = self.attachment.segment.reports(self.id.index);
+        let known = reports.read();
         let complete = known.marker >= self.marked.load(Ordering::Relaxed);
-        if complete || self.attachment.segment.is_quiet(Nanos::now()) || !self.attachment.is_mine() {
+        if complete
+            || self.attachment.segment.is_up_to_date(Nanos::now())
+            || !self.attachment.is_attached_process()
+        {
             return known;
         }
-        // Taking the lock brings the model to the present, giving it back brings the board there.
-        drop(self.attachment.segment.try_lock(&self.attachment.locker));
-        board.read()
+        // Locking advances the model to the present; unlocking publishes its reports.
+        drop(self.attachment.segment.try_lock(&self.attachment.lock_owner));
+        reports.read()
     }
 
     fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError> {
-        let look = |model: &mut Model| {
-            if model.marker(self.name)? >= marker {
-                return Ok(Goal::Reached);
+        let check = |model: &mut Model| {
+            if model.marker(self.id)? >= marker {
+                return Ok(WaitStatus::Reached);
             }
-            let place = model.position_of(self.name, marker);
-            Ok(place.map_or(Goal::NotPlaced, |place| Goal::NotBefore(model.earliest(self.name, place))))
+            let place = model.position_of(self.id, marker);
+            Ok(place.map_or(WaitStatus::MarkerNotPlaced, |place| {
+                WaitStatus::NotBefore(model.earliest(self.id, place))
+            }))
         };
         let deadline = Nanos::now() + timeout.into();
-        self.attachment.wait(deadline, look).map_err(self.failed("waiting for a marker"))
+        self.attachment.wait(deadline, check).map_err(self.failed("waiting for a marker"))
     }
 
     fn synchronize(&self) -> Result<(), HalError> {
         let mut end = None;
-        let look = |model: &mut Model| {
-            let (head, tail) = model.positions(self.name)?;
+        let check = |model: &mut Model| {
+            let (head, tail) = model.positions(self.id)?;
             let end = *end.get_or_insert(tail);
-            Ok(if head >= end { Goal::Reached } else { Goal::NotBefore(model.earliest(self.name, end)) })
+            Ok(if head >= end {
+                WaitStatus::Reached
+            } else {
+                WaitStatus::NotBefore(model.earliest(self.id, end))
+            })
         };
-        self.attachment.wait(Nanos::MAX, look).map(|_| ()).map_err(self.failed("synchronizing"))
+        self.attachment.wait(Nanos::MAX, check).map(|_| ()).map_err(self.failed("synchronizing"))
     }
 
     fn preempt(&self, level: Level) -> Result<(), HalError> {
         self.capabilities().negotiate(LevelRequest::Exactly(level))?;
         let stop = self.attachment.with(|model| {
-            let effect = model.preempt(self.name, level)?;
-            // Others may get the device sooner than they were told.
-            model.ring(Ring::Change);
+            let effect = model.preempt(self.id, level)?;
+            // Other contexts may get the device earlier than their waiters computed.
+            model.notify(Notification::StateChanged);
             Ok(effect)
         });
         stop.and_then(|effect| self.wait_until(effect)).map_err(self.failed("stopping a queue"))
@@ -150,8 +160,8 @@ impl HwQueue for SimQueue {
 
     fn restore(&self) -> Result<(), HalError> {
         let restored = self.attachment.with(|model| {
-            model.restore(self.name)?;
-            model.ring(Ring::Change);
+            model.restore(self.id)?;
+            model.notify(Notification::StateChanged);
             Ok(())
         });
         restored.map_err(self.failed("restoring a queue"))
@@ -161,8 +171,8 @@ impl HwQueue for SimQueue {
 impl Drop for SimQueue {
     fn drop(&mut self) {
         let _ = self.attachment.with(|model| {
-            model.close_queue(self.name)?;
-            model.ring(Ring::Change);
+            model.close_queue(self.id)?;
+            model.notify(Notification::StateChanged);
             Ok(())
         });
     }
@@ -170,6 +180,6 @@ impl Drop for SimQueue {
 
 impl fmt::Debug for SimQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimQueue").field("number", &self.name.index).finish_non_exhaustive()
+        f.debug_struct("SimQueue").field("number", &self.id.index).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! The suite that every backend passes, on devices with all levels and with fewer.
+//! The conformance suite of xsched-core, on devices with all preemption levels and with fewer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use xsched_core::conformance::Subject;
 use xsched_sim::{Config, SimDevice, SimQueue};
 
-/// A device of its own for each check.
+/// A separate device for each check.
 struct Simulated(SimDevice);
 
 impl Simulated {
     fn new(config: &Config) -> Self {
-        Self(SimDevice::create(config).expect("a device in memory can be made"))
+        Self(SimDevice::create(config).expect("creating a device in memory failed"))
     }
 }
 
@@ -19,15 +19,15 @@ impl Subject for Simulated {
     type Queue = SimQueue;
 
     fn queue(&self) -> Arc<SimQueue> {
-        Arc::new(self.0.queue().expect("the device has queues left"))
+        Arc::new(self.0.queue().expect("opening a queue failed"))
     }
 
     fn launch(&self, queue: &SimQueue, length: Duration) {
-        queue.launch(length).expect("an attached process may launch");
+        queue.launch(length).expect("launching failed");
     }
 
     fn finished(&self, queue: &SimQueue) -> u64 {
-        queue.finished().expect("an attached process may look")
+        queue.finished().expect("reading the count failed")
     }
 }
 

@@ -1,11 +1,11 @@
-//! The device in real time, from within one process. What is compared are model times, never the clock of the host.
+//! The device in real time, within one process. The tests compare model times, never the host's clock.
 
 use std::time::Duration;
 
 use xsched_core::{HalError, HwQueue, Level, LevelCost, Nanos};
 use xsched_sim::{Config, SimDevice, SimQueue, SpanKind};
 
-const FOR_EVER: Duration = Duration::from_secs(100);
+const WAIT_LIMIT: Duration = Duration::from_secs(100);
 
 fn device() -> SimDevice {
     SimDevice::create(&Config::default()).unwrap()
@@ -15,25 +15,25 @@ fn us(n: u64) -> Duration {
     Duration::from_micros(n)
 }
 
-/// Places a marker, waits for it and says when it completed.
+/// Places a marker, waits for it and returns when it completed.
 fn completion(queue: &SimQueue, marker: u64) -> Nanos {
     assert_eq!(queue.mark(), Ok(marker));
-    assert!(queue.wait(marker, FOR_EVER).unwrap());
+    assert!(queue.wait(marker, WAIT_LIMIT).unwrap());
     let progress = queue.progress();
     assert_eq!(progress.marker, marker);
     progress.at.unwrap()
 }
 
 #[test]
-fn commands_take_exactly_as_long_as_they_are() {
+fn commands_take_exactly_their_length() {
     let queue = device().queue().unwrap();
     queue.launch(us(700)).unwrap();
     queue.mark().unwrap();
     queue.launch(us(300)).unwrap();
     queue.launch(us(50)).unwrap();
-    assert!(queue.wait(1, FOR_EVER).unwrap());
+    assert!(queue.wait(1, WAIT_LIMIT).unwrap());
     let first = queue.progress().at.unwrap();
-    // Still pending unless the host was very slow; then there is nothing to compare.
+    // If the host was so slow that the work has completed already, there is nothing to compare.
     let was_in_time = queue.pending().unwrap() == 2;
     let second = completion(&queue, 2);
     if was_in_time {
@@ -43,7 +43,7 @@ fn commands_take_exactly_as_long_as_they_are() {
 }
 
 #[test]
-fn a_launch_on_a_full_queue_waits_for_room() {
+fn launch_on_a_full_queue_blocks_until_there_is_room() {
     let device = device();
     let queue = device.queue().unwrap();
     for _ in 0..1100 {
@@ -57,7 +57,7 @@ fn a_launch_on_a_full_queue_waits_for_room() {
 }
 
 #[test]
-fn a_stopped_queue_stands_still_until_it_is_restored() {
+fn stopped_queue_makes_no_progress_until_it_is_restored() {
     let queue = device().queue().unwrap();
     queue.launch(Duration::from_millis(20)).unwrap();
     queue.mark().unwrap();
@@ -73,13 +73,13 @@ fn a_stopped_queue_stands_still_until_it_is_restored() {
 }
 
 #[test]
-fn who_waits_is_woken_by_a_restore_and_by_a_marker_that_is_placed_late() {
+fn waiting_threads_are_woken_by_a_restore_and_by_a_later_marker() {
     let queue = device().queue().unwrap();
     queue.preempt(Level::Deactivate).unwrap();
     queue.launch(us(100)).unwrap();
     std::thread::scope(|scope| {
-        // Neither of these could end by its own clock before the test was given up on.
-        let waits = scope.spawn(|| queue.wait(1, FOR_EVER));
+        // Without a notification both threads would sleep until the test times out.
+        let waits = scope.spawn(|| queue.wait(1, WAIT_LIMIT));
         let synchronizes = scope.spawn(|| queue.synchronize());
         queue.restore().unwrap();
         synchronizes.join().unwrap().unwrap();
@@ -89,7 +89,7 @@ fn who_waits_is_woken_by_a_restore_and_by_a_marker_that_is_placed_late() {
 }
 
 #[test]
-fn a_queue_waits_for_the_marker_of_another() {
+fn queue_waits_for_the_marker_of_another_queue() {
     let device = device();
     let [first, second] = [(); 2].map(|()| device.queue().unwrap());
     second.wait_for(&first, 1).unwrap();
@@ -98,12 +98,12 @@ fn a_queue_waits_for_the_marker_of_another() {
     assert!(!second.wait(1, us(1000)).unwrap());
     first.launch(us(500)).unwrap();
     let released = completion(&first, 1);
-    assert!(second.wait(1, FOR_EVER).unwrap());
+    assert!(second.wait(1, WAIT_LIMIT).unwrap());
     assert_eq!(second.progress().at.unwrap() - released, us(10).into());
 }
 
 #[test]
-fn contexts_of_one_process_are_told_apart_and_end_with_their_handles() {
+fn contexts_of_one_process_are_distinct_and_end_with_their_handles() {
     let device = device();
     let other = SimDevice::from_fd(device.fd().try_clone_to_owned().unwrap()).unwrap();
     let queue = other.queue().unwrap();
@@ -120,7 +120,7 @@ fn contexts_of_one_process_are_told_apart_and_end_with_their_handles() {
 }
 
 #[test]
-fn a_level_the_device_lacks_is_refused_with_the_reason() {
+fn unsupported_level_is_rejected_with_the_reason() {
     let config = Config { deactivate: Some(LevelCost::default()), interrupt: None, ..Config::default() };
     let device = SimDevice::create(&config).unwrap();
     let queue = device.queue().unwrap();
@@ -129,14 +129,14 @@ fn a_level_the_device_lacks_is_refused_with_the_reason() {
     assert!(matches!(error, HalError::Level(_)));
     assert_eq!(
         error.to_string(),
-        "simulated device 0000:00:00.0 supports level 2, not 3: it was made without"
+        "simulated device 0000:00:00.0 supports level 2, not 3: it was created without"
     );
     queue.preempt(Level::Block).unwrap();
     assert_eq!(device.config(), &config);
 }
 
 #[test]
-fn a_device_has_256_queues() {
+fn device_rejects_more_than_256_queues() {
     let device = device();
     let queues: Vec<_> = (0..256).map(|_| device.queue().unwrap()).collect();
     let error = device.queue().unwrap_err().to_string();
@@ -146,7 +146,7 @@ fn a_device_has_256_queues() {
 }
 
 #[test]
-fn many_threads_may_use_one_queue() {
+fn several_threads_can_use_one_queue() {
     let queue = device().queue().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {

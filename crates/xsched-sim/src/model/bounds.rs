@@ -1,54 +1,54 @@
-//! Looking ahead and looking back: when something can happen at the earliest, and who used how much.
+//! Queries: the earliest time at which a queue can reach a position, and the device time used so far.
 
 use xsched_core::Nanos;
 
-use super::{Command, Model, Name, PLACES, RING, Refusal, Work, phase, slot};
+use super::{Command, Model, QUEUE_CAPACITY, QueueError, RING_ENTRIES, SlotId, Work, phase, slot};
 
-/// How many queues deep waits are followed when looking ahead.
-const DEPTH: u32 = 4;
+/// How many queues a chain of waits is followed through when the earliest time is computed.
+const MAX_WAIT_CHAIN: u32 = 4;
 
-/// What one context has used of the device.
+/// The device time that one context has used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// The number of the context on its device.
     pub context: u32,
-    /// Its process.
+    /// The process that attached the context.
     pub pid: u32,
-    /// Device time its commands have used, the running one included.
+    /// Device time that its commands have used, including the running one.
     pub busy: Nanos,
-    /// Whether it is still there. What ended processes used is kept until their place is needed.
+    /// Whether it is still attached. Usage of an exited process is kept until its slot is reused.
     pub attached: bool,
 }
 
 impl Model {
-    /// How many commands have left the queue, and how many were put in.
-    pub(crate) fn positions(&self, name: Name) -> Result<(u64, u64), Refusal> {
+    /// How many commands have left the queue, and how many were submitted.
+    pub(crate) fn positions(&self, name: SlotId) -> Result<(u64, u64), QueueError> {
         let queue = self.queue(self.find(name)?);
         Ok((queue.head, queue.tail))
     }
 
-    /// The last marker the queue has reported.
-    pub(crate) fn marker(&self, name: Name) -> Result<u64, Refusal> {
+    /// The last marker that the queue has reported.
+    pub(crate) fn marker(&self, name: SlotId) -> Result<u64, QueueError> {
         Ok(self.queue(self.find(name)?).marker)
     }
 
-    /// How many commands of the queue have run to their end.
-    pub(crate) fn finished(&self, name: Name) -> Result<u64, Refusal> {
+    /// How many commands of the queue have completed.
+    pub(crate) fn finished(&self, name: SlotId) -> Result<u64, QueueError> {
         Ok(self.queue(self.find(name)?).finished)
     }
 
-    /// The position behind which `marker` is done; none while it has not been placed.
-    pub(crate) fn position_of(&self, name: Name, marker: u64) -> Option<u64> {
+    /// The position that the queue must reach for `marker` to be complete; none while the marker has not been placed.
+    pub(crate) fn position_of(&self, name: SlotId, marker: u64) -> Option<u64> {
         let queue = self.queue(self.find(name).ok()?);
-        let is_it = |command: &Command| command.kind == Command::MARK && command.amount >= marker;
-        let pending = queue.head..queue.tail.min(queue.head.saturating_add(RING));
-        pending.into_iter().find(|at| is_it(self.command(name.index, *at))).map(|at| at.wrapping_add(1))
+        let matches = |command: &Command| command.kind == Command::MARK && command.amount >= marker;
+        let pending = queue.head..queue.tail.min(queue.head.saturating_add(QUEUE_CAPACITY));
+        pending.into_iter().find(|at| matches(self.command(name.index, *at))).map(|at| at.wrapping_add(1))
     }
 
-    /// A time before which the queue cannot have come to `position`: the device is never faster than the commands are
-    /// long. [`Nanos::MAX`] if it will not get there until somebody acts.
-    pub(crate) fn earliest(&self, name: Name, position: u64) -> Nanos {
-        self.find(name).map_or(self.now, |index| self.earliest_at(index, position, DEPTH))
+    /// A time before which the queue cannot reach `position`: the device never runs commands in less than their length.
+    /// [`Nanos::MAX`] if the queue is stopped and cannot reach it until a process restores it.
+    pub(crate) fn earliest(&self, name: SlotId, position: u64) -> Nanos {
+        self.find(name).map_or(self.now, |index| self.earliest_at(index, position, MAX_WAIT_CHAIN))
     }
 
     fn earliest_at(&self, index: u32, position: u64, depth: u32) -> Nanos {
@@ -57,15 +57,15 @@ impl Model {
             return Nanos::MAX;
         }
         let resumes = if queue.change_to == 0 { queue.change_at } else { Nanos::MAX };
-        let mut let_through = self.is_let_through(index);
+        let mut can_run = self.is_allowed_by_level(index);
         let mut at = self.now;
-        for place in (queue.head..position).take(PLACES) {
+        for place in (queue.head..position).take(RING_ENTRIES) {
             match self.command(index, place).work() {
                 Work::Run(length) => {
-                    if !let_through {
+                    if !can_run {
                         at = at.max(resumes);
                     }
-                    let_through = queue.stopped == 0;
+                    can_run = queue.stopped == 0;
                     let running =
                         self.phase == phase::RUNNING && self.running == index && place == queue.head;
                     at += if running { length - self.used_by_running() } else { length };
@@ -82,8 +82,8 @@ impl Model {
         at
     }
 
-    /// Device time a queue has used, the running command included.
-    pub(crate) fn queue_busy(&self, name: Name) -> Result<Nanos, Refusal> {
+    /// Device time that a queue has used, including the running command.
+    pub(crate) fn queue_busy(&self, name: SlotId) -> Result<Nanos, QueueError> {
         let index = self.find(name)?;
         let running = if self.running == index && self.phase == phase::RUNNING {
             self.used_by_running()
@@ -93,7 +93,7 @@ impl Model {
         Ok(self.queue(index).busy + running)
     }
 
-    /// What all contexts have used so far.
+    /// The usage of all contexts so far.
     pub(crate) fn usage(&self) -> Vec<Usage> {
         let runs = (self.phase == phase::RUNNING).then(|| self.queue(self.running).context);
         let used = self.contexts.iter().enumerate().filter(|(_, context)| context.state != slot::FREE);
@@ -110,32 +110,32 @@ impl Model {
         .collect()
     }
 
-    /// Whether a context has commands that are not finished.
-    pub(crate) fn set_has_work(&self, context: u32) -> bool {
+    /// Whether a context has commands that have not completed.
+    pub(crate) fn context_has_work(&self, context: u32) -> bool {
         self.context(context).queues.iter().any(|queue| self.head(queue).is_some())
     }
 
-    /// The process a context belongs to: its pid, and when it was started.
+    /// The process that attached a context: its pid and start time.
     pub(crate) fn owner(&self, context: u32) -> (u32, u64) {
         let context = self.context(context);
         (context.pid, context.started)
     }
 
-    /// The context whose owner should be looked after now, if any: each that has work once per `interval`, one at a
-    /// time and not more often than `pause`, since whoever looks holds the lock.
-    pub(crate) fn next_inspection(&mut self, interval: Nanos, pause: Nanos) -> Option<u32> {
-        if self.now - self.inspected < pause {
+    /// The context whose owner should be checked now, if any. Each context with work is checked once per `interval`. One
+    /// owner is checked at a time and not more often than every `min_gap`, because the caller holds the lock.
+    pub(crate) fn next_owner_check(&mut self, interval: Nanos, min_gap: Nanos) -> Option<u32> {
+        if self.now - self.owner_checked_at < min_gap {
             return None;
         }
-        let with_work = || self.live_contexts().filter(|context| self.set_has_work(*context));
+        let with_work = || self.live_contexts().filter(|context| self.context_has_work(*context));
         let count = with_work().count() as u64;
-        if count == 0 || self.now - self.inspected < Nanos(interval.0 / count) {
+        if count == 0 || self.now - self.owner_checked_at < Nanos(interval.0 / count) {
             return None;
         }
         let next =
-            with_work().find(|context| *context > self.last_inspected).or_else(|| with_work().next())?;
-        self.inspected = self.now;
-        self.last_inspected = next;
+            with_work().find(|context| *context > self.last_owner_checked).or_else(|| with_work().next())?;
+        self.owner_checked_at = self.now;
+        self.last_owner_checked = next;
         Some(next)
     }
 }

@@ -1,21 +1,22 @@
-//! Contexts, queues, and what is put into them.
+//! Contexts, queues, and the submission of work to them.
 
 use xsched_core::Nanos;
 
 use super::{
-    CONTEXTS, Command, Context, Model, Name, QUEUES, Queue, RING, Refusal, Work, number, phase, slot,
+    Command, Context, MAX_CONTEXTS, MAX_QUEUES, Model, QUEUE_CAPACITY, Queue, QueueError, SlotId, Work,
+    number, phase, slot,
 };
 use super::{QueueSet, SpanKind};
 
 impl Model {
-    /// Lets a process in; none when all slots are taken.
-    pub(crate) fn attach(&mut self, pid: u32, started: u64) -> Option<Name> {
-        let with = |state| (0..CONTEXTS).find(|&i| self.contexts[i].state == state);
-        let index = with(slot::FREE).or_else(|| with(slot::GONE))?;
-        let life = self.contexts[index].life.wrapping_add(1);
+    /// Attaches a process; none if all slots are taken.
+    pub(crate) fn attach(&mut self, pid: u32, started: u64) -> Option<SlotId> {
+        let slot_in = |state| (0..MAX_CONTEXTS).find(|&i| self.contexts[i].state == state);
+        let index = slot_in(slot::FREE).or_else(|| slot_in(slot::GONE))?;
+        let generation = self.contexts[index].generation.wrapping_add(1);
         self.contexts[index] = Context {
             state: slot::LIVE,
-            life,
+            generation,
             pid,
             unused: 0,
             started,
@@ -23,16 +24,16 @@ impl Model {
             queues: QueueSet::EMPTY,
         };
         self.live |= 1 << index;
-        Some(Name { index: number(index), life })
+        Some(SlotId { index: number(index), generation })
     }
 
-    /// Whether a context still is what it was when it got its name.
-    pub(crate) fn is_attached(&self, name: Name) -> bool {
+    /// Whether the context with this id is still attached.
+    pub(crate) fn is_attached(&self, name: SlotId) -> bool {
         let context = self.context(name.index);
-        context.state == slot::LIVE && context.life == name.life
+        context.state == slot::LIVE && context.generation == name.generation
     }
 
-    /// Takes a context off the device. What it had not finished vanishes, as a driver does when a process ends.
+    /// Removes a context. Its unfinished commands are dropped, as a driver does when a process exits.
     pub(crate) fn remove_context(&mut self, index: u32) {
         if self.phase == phase::RUNNING && self.queue(self.running).context == index {
             self.stop_running(SpanKind::Abandoned);
@@ -41,24 +42,24 @@ impl Model {
             self.free_queue(queue);
         }
         self.context_mut(index).state = slot::GONE;
-        self.live &= !(1 << (index as usize % CONTEXTS));
+        self.live &= !(1 << (index as usize % MAX_CONTEXTS));
         self.settle_waiting();
         self.refresh();
     }
 
-    /// Makes a queue; none when all are taken or the context is gone.
-    pub(crate) fn open_queue(&mut self, context: Name) -> Option<Name> {
+    /// Opens a queue; none if all slots are taken or the context has been removed.
+    pub(crate) fn open_queue(&mut self, context: SlotId) -> Option<SlotId> {
         if !self.is_attached(context) {
             return None;
         }
-        let index = number((0..QUEUES).find(|&i| self.queues[i].open == 0)?);
-        let life = self.queue(index).life.wrapping_add(1);
+        let index = number((0..MAX_QUEUES).find(|&i| self.queues[i].open == 0)?);
+        let generation = self.queue(index).generation.wrapping_add(1);
         *self.queue_mut(index) = Queue {
             open: 1,
-            life,
+            generation,
             context: context.index,
             closing: 0,
-            begun: 0,
+            has_started: 0,
             stopped: 0,
             change_to: 0,
             unused: 0,
@@ -71,13 +72,13 @@ impl Model {
             busy: Nanos::ZERO,
         };
         self.context_mut(context.index).queues.insert(index);
-        // Whoever reads reports must not find those of the slot's previous life.
+        // Overwrites the reports of the slot's previous queue.
         self.reported.insert(index);
-        Some(Name { index, life })
+        Some(SlotId { index, generation })
     }
 
-    /// Lets go of a queue: it runs on, restored if it was stopped, and is freed once it is empty.
-    pub(crate) fn close_queue(&mut self, name: Name) -> Result<(), Refusal> {
+    /// Closes a queue: it is restored if it was stopped, and its slot is freed once it is empty.
+    pub(crate) fn close_queue(&mut self, name: SlotId) -> Result<(), QueueError> {
         let index = self.find(name)?;
         let queue = self.queue_mut(index);
         queue.closing = 1;
@@ -89,9 +90,9 @@ impl Model {
         Ok(())
     }
 
-    /// Puts work at the end of a queue. A mark always finds room: launches and waits leave one place for it, and a
-    /// mark right behind another takes its place, since both complete at the same time.
-    pub(crate) fn push(&mut self, name: Name, work: Work) -> Result<(), Refusal> {
+    /// Appends work to a queue. There is always room for a marker: launches and waits leave one entry for it, and a
+    /// marker right behind another replaces it, because both complete at the same time.
+    pub(crate) fn push(&mut self, name: SlotId, work: Work) -> Result<(), QueueError> {
         let index = self.find(name)?;
         let &Queue { head, tail, .. } = self.queue(index);
         let used = tail.saturating_sub(head);
@@ -103,8 +104,8 @@ impl Model {
             }
         }
         let reserve = u64::from(!matches!(work, Work::Mark(_)));
-        if used.saturating_add(reserve) >= RING {
-            return Err(Refusal::Full);
+        if used.saturating_add(reserve) >= QUEUE_CAPACITY {
+            return Err(QueueError::Full);
         }
         *self.command_mut(index, tail) = Command::new(work, self.next_sequence);
         self.next_sequence = self.next_sequence.wrapping_add(1);
@@ -116,14 +117,14 @@ impl Model {
         Ok(())
     }
 
-    /// The number of an open queue, if the name still means it.
-    pub(super) fn find(&self, name: Name) -> Result<u32, Refusal> {
+    /// The index of an open queue, if the id still refers to it.
+    pub(super) fn find(&self, name: SlotId) -> Result<u32, QueueError> {
         let queue = self.queue(name.index);
-        let same = queue.open != 0 && queue.life == name.life && queue.closing == 0;
-        same.then_some(name.index).ok_or(Refusal::Gone)
+        let same = queue.open != 0 && queue.generation == name.generation && queue.closing == 0;
+        same.then_some(name.index).ok_or(QueueError::Removed)
     }
 
-    /// Does what needs no device time at the head of a queue, and whatever that sets free elsewhere.
+    /// Completes what needs no device time at the head of a queue, and what other queues were waiting for because of it.
     pub(super) fn settle(&mut self, queue: u32) {
         if self.settle_head(queue) {
             self.settle_waiting();
@@ -131,7 +132,7 @@ impl Model {
     }
 
     pub(super) fn settle_waiting(&mut self) {
-        // Each round but the last takes at least one command out of a ring, so this ends.
+        // Each round but the last removes at least one command, so this terminates.
         let mut reported = true;
         while reported {
             reported = false;
@@ -141,7 +142,7 @@ impl Model {
         }
     }
 
-    /// Says whether something happened that another queue may wait for.
+    /// Returns whether something happened that another queue may wait for.
     fn settle_head(&mut self, index: u32) -> bool {
         let mut reported = false;
         self.waiting.remove(index);
@@ -174,14 +175,14 @@ impl Model {
 
     pub(super) fn pop(&mut self, index: u32) {
         let queue = self.queue_mut(index);
-        queue.begun = 0;
+        queue.has_started = 0;
         queue.head = queue.head.wrapping_add(1);
     }
 
-    /// A queue that is gone has nothing left that could be waited for.
-    pub(super) fn has_reported(&self, name: Name, marker: u64) -> bool {
+    /// Whether `marker` is complete. A queue that has been removed satisfies every wait.
+    pub(super) fn has_reported(&self, name: SlotId, marker: u64) -> bool {
         let queue = self.queue(name.index);
-        queue.open == 0 || queue.life != name.life || queue.marker >= marker
+        queue.open == 0 || queue.generation != name.generation || queue.marker >= marker
     }
 
     fn free_queue(&mut self, index: u32) {
@@ -194,7 +195,7 @@ impl Model {
         self.reported.remove(index);
     }
 
-    /// Hands over the queues that have reported since the last call, with the marker and its time.
+    /// Passes the queues that have reported since the last call to `publish`, with the marker and its time.
     pub(crate) fn take_reports(&mut self, mut publish: impl FnMut(u32, u64, Nanos)) {
         for index in self.reported.iter() {
             let queue = self.queue(index);

@@ -1,25 +1,25 @@
-//! Who had the device when: a ring that keeps the newest spans.
+//! The timeline: a ring of the newest spans of device time.
 
 use xsched_core::Nanos;
 
 /// How many spans the ring keeps.
 const SPANS: usize = 65_536;
-/// The same, to count with.
-pub(crate) const LOG: u64 = SPANS as u64;
+/// The same as a 64-bit count.
+pub(crate) const LOG_CAPACITY: u64 = SPANS as u64;
 
 /// What the device did during a span, and how that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SpanKind {
-    /// A command ran to its end.
+    /// A command ran to completion.
     Finished = 0,
-    /// A command ran until the process's slice ended; it goes on later.
+    /// A command ran until the context's time slice ended; it resumes later.
     Sliced = 1,
-    /// A command ran until its queue was interrupted; it goes on once the queue is restored.
+    /// A command ran until its queue was interrupted; it resumes once the queue is restored.
     Interrupted = 2,
-    /// A command ran until its process ended or let go of the device.
+    /// A command ran until its process exited or detached.
     Abandoned = 3,
-    /// No command: the device changed to this process.
+    /// No command: the device switched to this context.
     Switch = 4,
 }
 
@@ -35,20 +35,20 @@ impl SpanKind {
     }
 }
 
-/// One uninterrupted stretch of device time.
+/// One contiguous interval of device time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// When it began, in model time.
+    /// Its start, in model time.
     pub start: Nanos,
-    /// When it ended.
+    /// Its end.
     pub end: Nanos,
-    /// The process it belonged to.
+    /// The process that it belonged to.
     pub pid: u32,
-    /// The context it belonged to: the same number as in [`crate::Usage`].
+    /// The context that it belonged to: the same number as in [`crate::Usage`].
     pub context: u32,
     /// The queue whose command ran; none during a switch.
     pub queue: Option<u32>,
-    /// What it was.
+    /// What the device did, and why that ended.
     pub kind: SpanKind,
 }
 
@@ -64,7 +64,7 @@ struct Record {
     kind: u32,
 }
 
-/// The ring. `written` counts all spans ever; the newest [`LOG`] of them are kept.
+/// The ring. `written` counts all spans so far; the newest [`LOG_CAPACITY`] of them are kept.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Log {
@@ -85,11 +85,11 @@ impl Log {
         self.written = self.written.wrapping_add(1);
     }
 
-    /// Appends what was written since `cursor` to `out`; returns the new cursor and how many spans were overwritten
-    /// before they could be read.
+    /// Appends the spans written since `cursor` to `out`; returns the new cursor and how many spans were overwritten
+    /// before they were read.
     pub(crate) fn read_since(&self, cursor: u64, out: &mut Vec<Span>) -> (u64, u64) {
         let behind = self.written.saturating_sub(cursor);
-        let dropped = behind.saturating_sub(LOG);
+        let dropped = behind.saturating_sub(LOG_CAPACITY);
         let first = self.written - (behind - dropped);
         out.extend((first..self.written).map(|n| {
             let record = &self.records[slot(n)];
@@ -107,5 +107,5 @@ impl Log {
 }
 
 fn slot(n: u64) -> usize {
-    usize::try_from(n % LOG).unwrap_or(0)
+    usize::try_from(n % LOG_CAPACITY).unwrap_or(0)
 }

@@ -1,29 +1,29 @@
-//! Making sense of a model whose last writer died in the middle of it.
+//! Making a model consistent again after its last writer died in the middle of an update.
 
 use xsched_core::{Level, Nanos};
 
-use super::{CONTEXTS, Model, NONE, QUEUES, QueueSet, RING, Work, number, phase, slot};
+use super::{MAX_CONTEXTS, MAX_QUEUES, Model, NONE, QUEUE_CAPACITY, QueueSet, Work, number, phase, slot};
 
-/// How much unobserved time is made up for.
-const LONGEST_GAP: Nanos = Nanos::from_secs(60);
+/// How much time is simulated at most to catch up with the clock.
+const MAX_CATCH_UP: Nanos = Nanos::from_secs(60);
 
 impl Model {
-    /// Makes the parts agree with each other again, whatever they hold. A command that was being worked on may be
-    /// lost or run again; nothing else is.
+    /// Makes the parts consistent, whatever they contain. A command that was being updated may be lost or run again; all
+    /// other commands are unaffected.
     pub(crate) fn repair(&mut self, now: Nanos) {
-        // A time ahead of the clock would stop the device until the clock gets there; one far behind it would take
-        // long to catch up from.
-        self.now = self.now.clamp(now - LONGEST_GAP, now);
+        // A model time ahead of the clock would stall the device until the clock catches up; one far behind would take
+        // long to simulate.
+        self.now = self.now.clamp(now - MAX_CATCH_UP, now);
         self.since = self.since.min(now);
-        self.inspected = self.inspected.min(now);
+        self.owner_checked_at = self.owner_checked_at.min(now);
         self.slice_end = self.slice_end.min(now + self.settings.slice);
         self.settings.switch_cost = self.settings.switch_cost.min(Nanos::from_secs(1));
         self.repair_contexts();
-        for index in (0..QUEUES).map(number) {
+        for index in (0..MAX_QUEUES).map(number) {
             self.repair_queue(index);
         }
         self.repair_phase();
-        for index in (0..QUEUES).map(number) {
+        for index in (0..MAX_QUEUES).map(number) {
             self.settle(index);
         }
         self.refresh();
@@ -47,18 +47,19 @@ impl Model {
     fn repair_queue(&mut self, index: u32) {
         let queue = self.queue(index);
         let context = queue.context;
-        if queue.open == 0 || context as usize >= CONTEXTS || self.context(context).state != slot::LIVE {
+        if queue.open == 0 || context as usize >= MAX_CONTEXTS || self.context(context).state != slot::LIVE {
             self.queue_mut(index).open = 0;
             return;
         }
         let queue = self.queue_mut(index);
         queue.open = 1;
-        queue.stopped = known_level(queue.stopped);
-        queue.change_to = known_level(queue.change_to);
-        let plausible =
-            queue.head <= queue.tail && queue.tail - queue.head <= RING && queue.tail < u64::MAX / 2;
+        queue.stopped = valid_level(queue.stopped);
+        queue.change_to = valid_level(queue.change_to);
+        let plausible = queue.head <= queue.tail
+            && queue.tail - queue.head <= QUEUE_CAPACITY
+            && queue.tail < u64::MAX / 2;
         if !plausible {
-            (queue.head, queue.tail, queue.begun) = (0, 0, 0);
+            (queue.head, queue.tail, queue.has_started) = (0, 0, 0);
         }
         let changes = queue.change_at != Nanos::MAX;
         self.context_mut(context).queues.insert(index);
@@ -69,10 +70,10 @@ impl Model {
     }
 
     fn repair_phase(&mut self) {
-        if self.current as usize >= CONTEXTS {
+        if self.current as usize >= MAX_CONTEXTS {
             self.current = NONE;
         }
-        let runs = (self.running as usize) < QUEUES
+        let runs = (self.running as usize) < MAX_QUEUES
             && self.head(self.running).is_some_and(|head| matches!(head.work(), Work::Run(_)));
         let consistent = match self.phase {
             phase::RUNNING => runs,
@@ -86,8 +87,8 @@ impl Model {
     }
 }
 
-/// The level a word stands for; rubbish stops nothing.
-fn known_level(word: u32) -> u32 {
+/// The preemption level that a word encodes; an invalid word stops nothing.
+fn valid_level(word: u32) -> u32 {
     let stops = word == Level::Deactivate as u32 || word == Level::Interrupt as u32;
     if stops { word } else { 0 }
 }

@@ -1,34 +1,34 @@
-//! The native scheduler: what runs, until when, and what comes next.
+//! The device's own scheduler: what runs, until when, and what runs next.
 //!
 //! ```text
 //!            ┌────────────── nothing to run ──────────────┐
 //!            ▼                                            │
 //!          IDLE ── other context ──▶ SWITCHING ──▶ (choose a queue) ──▶ RUNNING
 //!            ▲  └─ same context ──────────────────────────┘               │
-//!            └── finished, slice over and others want it, interrupted ────┘
+//!            └── completed, time slice over under contention, interrupted ┘
 //! ```
 
 use xsched_core::Nanos;
 
-use super::{CONTEXTS, Model, NONE, Span, SpanKind, Work, phase};
+use super::{MAX_CONTEXTS, Model, NONE, Span, SpanKind, Work, phase};
 
 impl Model {
-    /// Moves the model to `to`, through everything that happens until then.
+    /// Advances the model to `to`, through every event until then.
     ///
-    /// It ends: each event finishes a command, carries out a change, or lies at least a slice after the last one of
-    /// its kind, and a slice is never shorter than 10 us.
+    /// It terminates: each event completes a command, applies a change, or lies at least a time slice after the last
+    /// event of its kind, and a time slice is never shorter than 10 us.
     pub(crate) fn advance(&mut self, to: Nanos) {
         while let Some(at) = self.next_event().filter(|at| *at <= to) {
             self.now = self.now.max(at);
-            self.turn();
+            self.handle_instant();
         }
         self.now = self.now.max(to);
     }
 
-    /// When something will happen next if nothing is submitted until then.
+    /// When the next event occurs if nothing is submitted until then.
     pub(crate) fn next_event(&self) -> Option<Nanos> {
         let device = match self.phase {
-            phase::RUNNING if self.is_wanted_by_others() => Some(self.phase_end().min(self.slice_end)),
+            phase::RUNNING if self.is_contended() => Some(self.phase_end().min(self.slice_end)),
             phase::RUNNING | phase::SWITCHING => Some(self.phase_end()),
             _ => None,
         };
@@ -38,12 +38,12 @@ impl Model {
 
     /// Lets a change that was just made take effect.
     pub(super) fn refresh(&mut self) {
-        self.turn();
+        self.handle_instant();
         self.advance(self.now);
     }
 
-    /// All that happens at one instant. What ends comes first, then what changes, then what begins.
-    fn turn(&mut self) {
+    /// Handles everything that happens at one instant: first what ends, then what changes, then what starts.
+    fn handle_instant(&mut self) {
         self.renew_slice();
         match self.phase {
             phase::RUNNING if self.phase_end() <= self.now => self.finish_running(),
@@ -51,7 +51,7 @@ impl Model {
             _ => {}
         }
         self.apply_changes();
-        if self.phase == phase::RUNNING && self.slice_end <= self.now && self.is_wanted_by_others() {
+        if self.phase == phase::RUNNING && self.slice_end <= self.now && self.is_contended() {
             self.stop_running(SpanKind::Sliced);
         }
         if self.phase == phase::IDLE {
@@ -59,7 +59,7 @@ impl Model {
         }
     }
 
-    /// A slice that ended while nobody else wanted the device begins anew, as often as it takes to reach now.
+    /// A time slice that ended without contention is renewed as often as it takes to reach the present.
     fn renew_slice(&mut self) {
         let over = (self.now - self.slice_end).0;
         if self.phase == phase::RUNNING && over > 0 {
@@ -68,7 +68,7 @@ impl Model {
         }
     }
 
-    /// When the phase ends if nobody interferes.
+    /// When the phase ends if nothing interrupts it.
     fn phase_end(&self) -> Nanos {
         if self.phase == phase::SWITCHING {
             return self.since + self.settings.switch_cost;
@@ -78,18 +78,18 @@ impl Model {
     }
 
     fn dispatch(&mut self) {
-        let keeps_its_turn = self.now < self.slice_end && self.wants_device(self.current);
-        let Some(next) = (if keeps_its_turn { Some(self.current) } else { self.next_context() }) else {
+        let keeps_device = self.now < self.slice_end && self.wants_device(self.current);
+        let Some(next) = (if keeps_device { Some(self.current) } else { self.next_context() }) else {
             return;
         };
-        let changes = next != self.current;
-        if changes && self.current != NONE && self.settings.switch_cost > Nanos::ZERO {
+        let is_switch = next != self.current;
+        if is_switch && self.current != NONE && self.settings.switch_cost > Nanos::ZERO {
             self.current = next;
             self.phase = phase::SWITCHING;
             self.since = self.now;
             return;
         }
-        if changes || self.slice_end <= self.now {
+        if is_switch || self.slice_end <= self.now {
             self.current = next;
             self.begin_slice();
         }
@@ -97,7 +97,7 @@ impl Model {
             self.running = queue;
             self.phase = phase::RUNNING;
             self.since = self.now;
-            self.queue_mut(queue).begun = 1;
+            self.queue_mut(queue).has_started = 1;
         }
     }
 
@@ -120,7 +120,7 @@ impl Model {
         self.settle(index);
     }
 
-    /// Takes the running command off the device and charges for what it used.
+    /// Stops the running command and charges the device time that it used.
     pub(super) fn stop_running(&mut self, kind: SpanKind) {
         let (index, used) = (self.running, self.used_by_running());
         self.write_log(Some(index), kind);
@@ -135,7 +135,7 @@ impl Model {
         self.running = NONE;
     }
 
-    /// Device time the running command has used since it got the device.
+    /// Device time that the running command has used since it was dispatched.
     pub(super) fn used_by_running(&self) -> Nanos {
         if self.phase == phase::RUNNING { self.now - self.since } else { Nanos::ZERO }
     }
@@ -148,33 +148,34 @@ impl Model {
         }
     }
 
-    /// The next context in the round that has something to run; the current one comes last.
+    /// The next context, round robin, that has something to run; the current one comes last.
     fn next_context(&self) -> Option<u32> {
         let after = if self.current == NONE { 0 } else { self.current.wrapping_add(1) };
-        let count = super::number(CONTEXTS);
+        let count = super::number(MAX_CONTEXTS);
         (0..count).map(|step| after.wrapping_add(step) % count).find(|&context| self.wants_device(context))
     }
 
-    fn is_wanted_by_others(&self) -> bool {
+    fn is_contended(&self) -> bool {
         self.live_contexts().any(|context| context != self.current && self.wants_device(context))
     }
 
     fn wants_device(&self, context: u32) -> bool {
         context != NONE
-            && self.live & (1 << (context as usize % CONTEXTS)) != 0
+            && self.live & (1 << (context as usize % MAX_CONTEXTS)) != 0
             && self.context(context).queues.iter().any(|queue| self.is_eligible(queue))
     }
 
     fn is_eligible(&self, index: u32) -> bool {
-        self.is_let_through(index) && self.head(index).is_some_and(|head| matches!(head.work(), Work::Run(_)))
+        self.is_allowed_by_level(index)
+            && self.head(index).is_some_and(|head| matches!(head.work(), Work::Run(_)))
     }
 
-    /// First come, first served; what has begun is finished before another begins.
+    /// The queue to run next: commands that have started first, then in the order of submission.
     fn oldest_queue(&self, context: u32) -> Option<u32> {
         let eligible = self.context(context).queues.iter().filter(|queue| self.is_eligible(*queue));
         eligible.min_by_key(|queue| {
             let sequence = self.head(*queue).map_or(u64::MAX, |head| head.sequence);
-            (self.queue(*queue).begun == 0, sequence)
+            (self.queue(*queue).has_started == 0, sequence)
         })
     }
 }

@@ -1,8 +1,8 @@
 //! A set of queues as four words: what the model scans instead of all 256 queues.
 
-use super::QUEUES;
+use super::MAX_QUEUES;
 
-const WORDS: usize = QUEUES / 64;
+const WORDS: usize = MAX_QUEUES / 64;
 
 /// Queue numbers from 0 to 255. Any four words are a valid set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,21 +13,21 @@ impl QueueSet {
     /// No queue at all.
     pub(crate) const EMPTY: Self = Self([0; WORDS]);
 
-    fn place(queue: u32) -> (usize, u64) {
+    fn word_and_bit(queue: u32) -> (usize, u64) {
         (queue as usize / 64 % WORDS, 1 << (queue % 64))
     }
 
     pub(crate) fn insert(&mut self, queue: u32) {
-        let (word, bit) = Self::place(queue);
+        let (word, bit) = Self::word_and_bit(queue);
         self.0[word] |= bit;
     }
 
     pub(crate) fn remove(&mut self, queue: u32) {
-        let (word, bit) = Self::place(queue);
+        let (word, bit) = Self::word_and_bit(queue);
         self.0[word] &= !bit;
     }
 
-    /// The members as they are now, lowest first; the set may change meanwhile.
+    /// The members at the time of the call, lowest first; the set may change during the iteration.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + use<> {
         let mut words = self.0;
         let mut word = 0;
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_gives_back_what_was_put_in() {
+    fn iteration_returns_what_was_inserted() {
         let mut set = QueueSet::EMPTY;
         for queue in [0, 63, 64, 130, 255] {
             set.insert(queue);

@@ -1,4 +1,4 @@
-//! Each rule of the model by itself, in virtual time.
+//! The rules of the model one by one, in virtual time.
 
 use xsched_core::{Level, LevelCost, Nanos};
 
@@ -26,7 +26,7 @@ pub(super) fn plain() -> Config {
 }
 
 /// A device with one queue in each of `count` contexts.
-fn device(config: &Config, count: u32) -> (Box<Model>, Vec<Name>) {
+fn device(config: &Config, count: u32) -> (Box<Model>, Vec<SlotId>) {
     let mut model = new_model(config);
     let queues = (0..count)
         .map(|pid| {
@@ -37,16 +37,16 @@ fn device(config: &Config, count: u32) -> (Box<Model>, Vec<Name>) {
     (model, queues)
 }
 
-fn run(model: &mut Model, queue: Name, length: Nanos) {
+fn run(model: &mut Model, queue: SlotId, length: Nanos) {
     model.push(queue, Work::Run(length)).unwrap();
 }
 
-fn mark(model: &mut Model, queue: Name, marker: u64) {
+fn mark(model: &mut Model, queue: SlotId, marker: u64) {
     model.push(queue, Work::Mark(marker)).unwrap();
 }
 
 /// The last marker of a queue and its time.
-fn report(model: &Model, queue: Name) -> (u64, Nanos) {
+fn report(model: &Model, queue: SlotId) -> (u64, Nanos) {
     (model.queue(queue.index).marker, model.queue(queue.index).marker_at)
 }
 
@@ -57,7 +57,7 @@ pub(super) fn spans(model: &Model) -> Vec<Span> {
 }
 
 #[test]
-fn a_marker_completes_with_what_was_launched_before_it_at_the_exact_time() {
+fn marker_completes_exactly_when_the_work_before_it_does() {
     let (mut model, queues) = device(&plain(), 1);
     model.advance(ms(1));
     run(&mut model, queues[0], ms(3));
@@ -70,7 +70,7 @@ fn a_marker_completes_with_what_was_launched_before_it_at_the_exact_time() {
 }
 
 #[test]
-fn a_marker_on_an_empty_queue_completes_at_once() {
+fn marker_on_an_empty_queue_completes_at_once() {
     let (mut model, queues) = device(&plain(), 1);
     model.advance(ms(7));
     mark(&mut model, queues[0], 1);
@@ -78,7 +78,7 @@ fn a_marker_on_an_empty_queue_completes_at_once() {
 }
 
 #[test]
-fn within_a_context_the_oldest_command_goes_first() {
+fn oldest_command_of_a_context_runs_first() {
     let mut model = new_model(&plain());
     let context = model.attach(1, 1).unwrap();
     let [a, b] = [(); 2].map(|()| model.open_queue(context).unwrap());
@@ -91,7 +91,7 @@ fn within_a_context_the_oldest_command_goes_first() {
 }
 
 #[test]
-fn contexts_take_turns_of_one_slice_and_pay_for_the_change() {
+fn contexts_alternate_in_time_slices_and_pay_for_each_switch() {
     let config = Config { switch_cost: us(100), slice: ms(2), ..plain() };
     let (mut model, queues) = device(&config, 2);
     run(&mut model, queues[0], ms(3));
@@ -114,7 +114,7 @@ fn contexts_take_turns_of_one_slice_and_pay_for_the_change() {
 }
 
 #[test]
-fn who_comes_while_another_runs_alone_waits_for_the_end_of_its_slice() {
+fn newcomer_waits_for_the_end_of_the_running_time_slice() {
     let (mut model, queues) = device(&plain(), 2);
     run(&mut model, queues[0], ms(100));
     model.advance(ms(31));
@@ -125,24 +125,24 @@ fn who_comes_while_another_runs_alone_waits_for_the_end_of_its_slice() {
 }
 
 #[test]
-fn what_has_begun_is_finished_before_an_older_command_that_was_held_back() {
+fn started_command_completes_before_an_older_one_that_was_stopped() {
     let (mut model, queues) = device(&plain(), 2);
-    let context = Name { index: 0, life: model.contexts[0].life };
+    let context = SlotId { index: 0, generation: model.contexts[0].generation };
     let held = queues[0];
-    let begun = model.open_queue(context).unwrap();
+    let started = model.open_queue(context).unwrap();
     model.preempt(held, Level::Deactivate).unwrap();
     model.advance(ms(1));
     run(&mut model, held, ms(1));
-    run(&mut model, begun, ms(3));
+    run(&mut model, started, ms(3));
     run(&mut model, queues[1], ms(2));
     model.restore(held).unwrap();
     model.advance(ms(20));
     let order: Vec<_> = spans(&model).iter().map(|span| span.queue.unwrap()).collect();
-    assert_eq!(order, [begun.index, queues[1].index, begun.index, held.index]);
+    assert_eq!(order, [started.index, queues[1].index, started.index, held.index]);
 }
 
 #[test]
-fn interrupt_freezes_the_running_command_after_its_cost_and_restore_goes_on_exactly_there() {
+fn interrupted_command_resumes_where_it_was_stopped() {
     let (mut model, queues) = device(&plain(), 1);
     let queue = queues[0];
     run(&mut model, queue, ms(10));
@@ -159,14 +159,14 @@ fn interrupt_freezes_the_running_command_after_its_cost_and_restore_goes_on_exac
 }
 
 #[test]
-fn deactivate_lets_only_the_running_command_finish() {
+fn deactivated_queue_completes_only_its_running_command() {
     let (mut model, queues) = device(&plain(), 2);
     let queue = queues[0];
     for marker in 1..=3 {
         run(&mut model, queue, ms(5));
         mark(&mut model, queue, marker);
     }
-    // Another context cuts it into slices meanwhile, which must not make it count as not begun.
+    // Time slices of another context divide the command meanwhile; it must still count as started.
     run(&mut model, queues[1], ms(20));
     model.advance(ms(1));
     assert_eq!(model.preempt(queue, Level::Deactivate), Ok(ms(1) + us(10)));
@@ -179,7 +179,7 @@ fn deactivate_lets_only_the_running_command_finish() {
 }
 
 #[test]
-fn a_command_that_begins_before_deactivation_takes_effect_finishes() {
+fn command_that_starts_before_deactivation_takes_effect_completes() {
     let (mut model, queues) = device(&plain(), 1);
     run(&mut model, queues[0], us(5));
     run(&mut model, queues[0], us(20));
@@ -196,10 +196,14 @@ fn preempt_and_restore_may_be_repeated() {
     run(&mut model, queue, ms(10));
     let effect = model.preempt(queue, Level::Interrupt).unwrap();
     model.advance(us(30));
-    assert_eq!(model.preempt(queue, Level::Interrupt), Ok(effect), "a repeated request is not a later one");
+    assert_eq!(
+        model.preempt(queue, Level::Interrupt),
+        Ok(effect),
+        "a repeated request does not postpone the effect"
+    );
     assert_eq!(model.preempt(queue, Level::Deactivate), Ok(effect));
     model.advance(ms(1));
-    assert_eq!(model.preempt(queue, Level::Deactivate), Ok(ms(1)), "it is stopped deeper already");
+    assert_eq!(model.preempt(queue, Level::Deactivate), Ok(ms(1)), "it is stopped at a higher level already");
     let resumes = model.restore(queue).unwrap();
     model.advance(ms(1) + us(20));
     assert_eq!(model.restore(queue), Ok(resumes));
@@ -210,7 +214,7 @@ fn preempt_and_restore_may_be_repeated() {
 }
 
 #[test]
-fn a_restore_under_way_is_called_off_by_a_preempt() {
+fn preempt_cancels_a_pending_restore() {
     let (mut model, queues) = device(&plain(), 1);
     run(&mut model, queues[0], ms(10));
     model.preempt(queues[0], Level::Interrupt).unwrap();
@@ -222,7 +226,7 @@ fn a_restore_under_way_is_called_off_by_a_preempt() {
 }
 
 #[test]
-fn two_queues_that_wait_for_each_other_in_turn_both_finish() {
+fn two_queues_that_wait_for_each_other_alternately_both_complete() {
     let mut model = new_model(&plain());
     let context = model.attach(1, 1).unwrap();
     let [a, b] = [(); 2].map(|()| model.open_queue(context).unwrap());
@@ -240,7 +244,7 @@ fn two_queues_that_wait_for_each_other_in_turn_both_finish() {
 }
 
 #[test]
-fn a_queue_that_waits_for_a_removed_one_goes_on() {
+fn queue_that_waits_for_a_removed_queue_resumes() {
     let (mut model, queues) = device(&plain(), 2);
     run(&mut model, queues[0], ms(50));
     mark(&mut model, queues[0], 1);
@@ -249,7 +253,7 @@ fn a_queue_that_waits_for_a_removed_one_goes_on() {
     mark(&mut model, queues[1], 1);
     model.advance(ms(5));
     model.remove_context(0);
-    assert_eq!(model.push(queues[0], Work::Mark(2)), Err(Refusal::Gone));
+    assert_eq!(model.push(queues[0], Work::Mark(2)), Err(QueueError::Removed));
     model.advance(ms(9));
     assert_eq!(report(&model, queues[1]), (1, ms(6)));
     let usage = model.usage();
@@ -258,7 +262,7 @@ fn a_queue_that_waits_for_a_removed_one_goes_on() {
 }
 
 #[test]
-fn a_closed_queue_runs_dry_and_its_place_is_used_again_under_another_name() {
+fn slot_of_a_closed_queue_is_reused_with_a_new_id_once_it_is_empty() {
     let (mut model, queues) = device(&plain(), 1);
     run(&mut model, queues[0], ms(3));
     model.preempt(queues[0], Level::Interrupt).unwrap();
@@ -266,33 +270,33 @@ fn a_closed_queue_runs_dry_and_its_place_is_used_again_under_another_name() {
     model.close_queue(queues[0]).unwrap();
     model.advance(ms(10));
     assert_eq!(model.usage()[0].busy, ms(3));
-    let context = Name { index: 0, life: model.contexts[0].life };
+    let context = SlotId { index: 0, generation: model.contexts[0].generation };
     let again = model.open_queue(context).unwrap();
     assert_eq!(again.index, queues[0].index);
     assert_ne!(again, queues[0]);
-    assert_eq!(model.close_queue(queues[0]), Err(Refusal::Gone));
+    assert_eq!(model.close_queue(queues[0]), Err(QueueError::Removed));
 }
 
 #[test]
-fn a_full_queue_takes_no_more_commands_but_always_a_marker() {
+fn full_queue_rejects_commands_but_accepts_a_marker() {
     let (mut model, queues) = device(&plain(), 1);
-    for _ in 0..RING - 1 {
+    for _ in 0..QUEUE_CAPACITY - 1 {
         run(&mut model, queues[0], ms(1));
     }
-    assert_eq!(model.push(queues[0], Work::Run(ms(1))), Err(Refusal::Full));
+    assert_eq!(model.push(queues[0], Work::Run(ms(1))), Err(QueueError::Full));
     mark(&mut model, queues[0], 1);
     mark(&mut model, queues[0], 2);
     let room = model.earliest(queues[0], 1);
     model.advance(room);
-    assert_eq!(model.push(queues[0], Work::Run(ms(1))), Err(Refusal::Full), "the marker took a place");
+    assert_eq!(model.push(queues[0], Work::Run(ms(1))), Err(QueueError::Full), "the marker takes one entry");
     model.advance(ms(2));
     run(&mut model, queues[0], ms(1));
     model.advance(ms(2000));
-    assert_eq!(report(&model, queues[0]), (2, Nanos((RING - 1) * MS)));
+    assert_eq!(report(&model, queues[0]), (2, Nanos((QUEUE_CAPACITY - 1) * MS)));
 }
 
 #[test]
-fn the_earliest_time_is_exact_for_who_is_alone_and_unknown_for_who_is_stopped() {
+fn earliest_time_is_exact_without_contention_and_unknown_while_stopped() {
     let (mut model, queues) = device(&plain(), 1);
     run(&mut model, queues[0], ms(3));
     run(&mut model, queues[0], ms(2));
@@ -304,17 +308,17 @@ fn the_earliest_time_is_exact_for_who_is_alone_and_unknown_for_who_is_stopped() 
     model.preempt(queues[0], Level::Deactivate).unwrap();
     model.advance(ms(2));
     assert_eq!(model.earliest(queues[0], place), Nanos::MAX);
-    assert_eq!(model.earliest(queues[0], 1), ms(3), "the command that has begun will finish");
+    assert_eq!(model.earliest(queues[0], 1), ms(3), "the command that has started will complete");
     model.restore(queues[0]).unwrap();
     assert_eq!(model.earliest(queues[0], place), ms(5));
 }
 
 #[test]
-fn tables_that_are_full_say_so() {
+fn attaching_and_opening_fail_when_the_tables_are_full() {
     let mut model = new_model(&plain());
     let contexts: Vec<_> = std::iter::from_fn(|| model.attach(1, 1)).collect();
-    assert_eq!(contexts.len(), CONTEXTS);
-    assert_eq!(std::iter::from_fn(|| model.open_queue(contexts[5])).count(), QUEUES);
+    assert_eq!(contexts.len(), MAX_CONTEXTS);
+    assert_eq!(std::iter::from_fn(|| model.open_queue(contexts[5])).count(), MAX_QUEUES);
     model.remove_context(5);
     assert_eq!(model.open_queue(contexts[5]), None);
     assert!(model.open_queue(contexts[6]).is_some());
@@ -322,15 +326,15 @@ fn tables_that_are_full_say_so() {
 }
 
 #[test]
-fn a_log_that_overflows_keeps_the_newest_and_counts_the_rest() {
+fn overflowing_log_keeps_the_newest_spans_and_counts_the_lost_ones() {
     let (mut model, queues) = device(&plain(), 1);
-    let launched = log::LOG + 1000;
+    let launched = log::LOG_CAPACITY + 1000;
     for _ in 0..launched {
         run(&mut model, queues[0], us(1));
         model.advance(model.now() + us(1));
     }
     let mut spans = Vec::new();
     assert_eq!(model.log().read_since(0, &mut spans), (launched, 1000));
-    assert_eq!(spans.len() as u64, log::LOG);
+    assert_eq!(spans.len() as u64, log::LOG_CAPACITY);
     assert_eq!(spans.last().unwrap().end, us(launched));
 }

@@ -1,4 +1,4 @@
-//! Attaching to what is and what is not a device; and the tools with which the model is tested.
+//! Attaching to valid and invalid files; and the helpers for testing the model.
 
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use super::*;
 use crate::process::Process;
 
-/// A model of its own, outside any segment, at time 0. Far too large for the stack.
+/// A model outside any segment, at time 0, on the heap: it is too large for the stack.
 #[expect(clippy::cast_ptr_alignment, reason = "the memory is allocated with the alignment of a model")]
 pub(crate) fn new_model(config: &Config) -> Box<Model> {
     let layout = std::alloc::Layout::new::<Model>();
@@ -20,15 +20,15 @@ pub(crate) fn new_model(config: &Config) -> Box<Model> {
     model
 }
 
-/// Puts rubbish into a model, most of it where it hurts: before the log and the rings.
-pub(crate) fn overwrite(model: &mut Model, rubbish: &[(proptest::sample::Index, u64)]) {
+/// Corrupts a model, mostly in the part before the log and the rings, which controls it.
+pub(crate) fn overwrite(model: &mut Model, corruption: &[(proptest::sample::Index, u64)]) {
     let words = size_of::<Model>() / size_of::<u64>();
     let start = ptr::from_mut(model).cast::<u64>();
-    for (n, (place, word)) in rubbish.iter().enumerate() {
-        let place = place.index(if n % 8 == 0 { words } else { 6_000 });
-        // SAFETY: `place` is below the number of words in the model, which is aligned for them and holds integers
+    for (n, (position, word)) in corruption.iter().enumerate() {
+        let position = position.index(if n % 8 == 0 { words } else { 6_000 });
+        // SAFETY: `position` is below the number of words in the model, which is aligned for them and holds integers
         // only, so any word is valid.
-        unsafe { start.add(place).write(*word) };
+        unsafe { start.add(position).write(*word) };
     }
 }
 
@@ -37,11 +37,11 @@ fn directory() -> tempfile::TempDir {
 }
 
 fn message(result: Result<Segment, AttachError>) -> String {
-    result.err().expect("it must be refused").to_string()
+    result.err().expect("attaching must fail").to_string()
 }
 
 #[test]
-fn what_is_not_a_device_is_named_and_refused() {
+fn attaching_to_a_file_that_is_no_device_fails_and_names_it() {
     let dir = directory();
     let path = dir.path().join("device");
     assert!(message(Segment::open(&path)).starts_with(&format!("{}: cannot open", path.display())));
@@ -56,68 +56,70 @@ fn what_is_not_a_device_is_named_and_refused() {
 }
 
 #[test]
-fn another_version_is_refused() {
+fn another_layout_version_is_rejected() {
     let dir = directory();
     let path = dir.path().join("device");
     drop(Segment::create_at(&path, &Config::default()).unwrap());
     drop(Segment::open(&path).unwrap());
     let file = File::options().write(true).open(&path).unwrap();
     file.write_all_at(&7_u32.to_ne_bytes(), 8).unwrap();
-    assert!(message(Segment::open(&path)).contains("has layout version 7, this program knows 1"));
+    assert!(message(Segment::open(&path)).contains("has layout version 7, this program supports 1"));
 }
 
 #[test]
-fn a_name_that_is_taken_stays_with_what_has_it() {
+fn creating_a_device_never_replaces_a_file() {
     let dir = directory();
     let path = dir.path().join("device");
-    std::fs::write(&path, "mine").unwrap();
-    assert!(message(Segment::create_at(&path, &Config::default())).contains("cannot give it its name"));
-    assert_eq!(std::fs::read(&path).unwrap(), b"mine");
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the draft is removed");
+    std::fs::write(&path, "existing").unwrap();
+    assert!(
+        message(Segment::create_at(&path, &Config::default())).contains("cannot link the file to its path")
+    );
+    assert_eq!(std::fs::read(&path).unwrap(), b"existing");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the temporary file is removed");
 }
 
 #[test]
-fn the_memory_cannot_be_cut_off_under_the_others() {
+fn shared_memory_cannot_be_truncated() {
     let segment = Segment::create(&Config::default()).unwrap();
     let file = File::from(segment.fd().try_clone_to_owned().unwrap());
     assert!(file.set_len(0).is_err());
 }
 
-/// Set in the process that is to die holding the lock: the path of the device.
-const DIE_AT: &str = "XSCHED_SIM_DIE_HOLDING_THE_LOCK";
+/// Set in the process that dies while it holds the lock: the path of the device.
+const DYING_PROCESS_DEVICE: &str = "XSCHED_SIM_DIE_HOLDING_THE_LOCK";
 
-/// Not a test by itself: what the process started by the next test does.
+/// Not a test by itself: the process that the next test starts.
 #[test]
 fn helper_that_dies_holding_the_lock() {
-    let Some(path) = std::env::var_os(DIE_AT) else { return };
+    let Some(path) = std::env::var_os(DYING_PROCESS_DEVICE) else { return };
     let segment = Segment::open(Path::new(&path)).unwrap();
-    let mut guard = segment.lock(&Locker::new(Process::current()));
-    // What it leaves behind would stop the device for an hour.
+    let mut guard = segment.lock(&LockOwner::new(Process::current()));
+    // The model time that it leaves behind would stall the device for an hour.
     guard.advance(Nanos::now() + Nanos::from_secs(3600));
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
 }
 
 #[test]
-fn the_lock_of_a_killed_process_is_taken_over() {
+fn lock_of_a_killed_process_is_taken_over() {
     let dir = directory();
     let path = dir.path().join("device");
     let segment = Segment::create_at(&path, &Config::default()).unwrap();
-    for only_tries in [false, true] {
+    for uses_try_lock in [false, true] {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "segment::tests::helper_that_dies_holding_the_lock"])
-            .env(DIE_AT, &path)
+            .env(DYING_PROCESS_DEVICE, &path)
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
         assert!(!child.wait().unwrap().success());
         assert!(!segment.layout().lock.is_free(), "it died without the lock");
-        let me = Locker::new(Process::current());
-        let guard = if only_tries {
+        let me = LockOwner::new(Process::current());
+        let guard = if uses_try_lock {
             std::iter::repeat_with(|| segment.try_lock(&me)).find_map(|guard| guard).unwrap()
         } else {
             segment.lock(&me)
         };
-        assert!(guard.now() <= Nanos::now(), "what it left half written was not repaired");
+        assert!(guard.now() <= Nanos::now(), "the half-written model was not repaired");
         drop(guard);
         assert!(segment.layout().lock.is_free());
     }
