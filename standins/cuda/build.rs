@@ -1,7 +1,7 @@
-//! Gives the library the name that programs know it by.
+//! Sets the library's soname.
 
 fn main() {
-    // Whoever links it, or opens `libcuda.so.1` once it is preloaded, finds this one, whatever its file is called.
+    // A program that links the library, or opens `libcuda.so.1` after it was preloaded, must find it by this name.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -1,25 +1,25 @@
 /*
- * The part of NVIDIA's driver interface that the stand-in `libcuda.so.1` has, for programs that test with it. The names,
- * types and numbers are the driver's own, so that the same programs can run on the real one.
- *
- * Use: the file libstandin_cuda.so under the name libcuda.so.1 in a directory of LD_LIBRARY_PATH. For a library in front of
- * `ioctl` to see the calls to the resource manager answered, preload this one behind it:
- * LD_PRELOAD=libxsched.so:DIRECTORY/libcuda.so.1
+  * The part of NVIDIA's driver API that the stand-in `libcuda.so.1` implements, for test programs. Names, types and numbers
+  * are the vendor's, so that the same programs run on the real driver.
+  *
+  * Use: install libstandin_cuda.so as libcuda.so.1 in a directory of LD_LIBRARY_PATH. If a library hooks `ioctl`, preload
+  * the stand-in behind it, so that the hook's calls to the resource manager reach the stand-in:
+  * LD_PRELOAD=libxsched.so:DIRECTORY/libcuda.so.1
  *
  * Environment:
- *   XSCHED_STANDIN_CUDA            the file through which processes share the devices; one file is one machine
- *                                  (default: xsched-standin-cuda in $XDG_RUNTIME_DIR, or in /tmp with the user's number)
- *   XSCHED_STANDIN_CUDA_DEVICES    how many devices there are (default 1, at most 8)
- *   CUDA_VISIBLE_DEVICES           which of them the program sees, and in which order: numbers, or GPU-... names
- *   XSCHED_STANDIN_CUDA_SWITCH_US  what changing from one process to another costs (default 180)
- *   XSCHED_STANDIN_CUDA_WITHOUT    what this machine lacks, separated by commas:
- *     memory-waits      cuStreamWaitValue32 and cuStreamWriteValue32 answer "not supported"
- *     new-waits         an older driver: so do their second forms, and cuGetProcAddress does not know them
- *     timeslices        the resource manager refuses to set them
- *     channel-stops     it refuses to disable channels
- *     resource-manager  it is never called, as in a program under MPS
+  *   XSCHED_STANDIN_CUDA            the file through which processes share the devices; each file is a separate machine
+  *                                  (default: xsched-standin-cuda in $XDG_RUNTIME_DIR, or in /tmp with the user's id)
+  *   XSCHED_STANDIN_CUDA_DEVICES    the number of devices (default 1, at most 8)
+  *   CUDA_VISIBLE_DEVICES           which of them the program sees, and in which order: indexes or GPU-... UUIDs
+  *   XSCHED_STANDIN_CUDA_SWITCH_US  the cost of a context switch between processes (default 180)
+  *   XSCHED_STANDIN_CUDA_WITHOUT    features that this machine lacks, separated by commas:
+  *     memory-waits      cuStreamWaitValue32 and cuStreamWriteValue32 return CUDA_ERROR_NOT_SUPPORTED
+  *     new-waits         an older driver: so do their _v2 forms, and cuGetProcAddress does not find those
+  *     timeslices        the resource manager rejects changes of time slices
+  *     channel-stops     the resource manager rejects disabling of channels
+  *     resource-manager  the resource manager is never called, as in a program under MPS
  *
- * Kernels, in whatever is loaded as a module; each begins with the nanoseconds it occupies the device:
+  * Kernels, in every module; the first parameter is the time that the kernel occupies the device, in nanoseconds:
  *   spin(uint64_t ns)
  *   fill(uint64_t ns, uint32_t *to, uint32_t value, uint64_t count)                      to[i] = value
  *   add(uint64_t ns, uint32_t *to, const uint32_t *from, uint32_t delta, uint64_t count) to[i] = from[i] + delta

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Links libamdhip64.so.6 from the static library that cargo built: a cdylib has no versions of its symbols. With a name that
-# begins with libhsa-, links the runtime below it instead.
+# Links libamdhip64.so.6 from the static library that cargo built, because a cdylib has no symbol versions. With a soname
+# that begins with libhsa-, links the HSA runtime instead.
 #   link.sh STATIC_LIBRARY OUTPUT [SONAME]
 set -eu
 here=$(dirname "$0")
@@ -10,14 +10,14 @@ case "${3:-}" in
 libhsa-*) echo 'ROCR_1 { global: hsa_*; local: *; };' > "$draft.map" ;;
 *) awk '!/^#/ && $2 != "-" { names[$2] = names[$2] " " $3 ";"; if (!seen[$2]++) versions[++count] = $2 }
 END {
-    # By number: each version builds on the one before.
+        # By number: each version inherits from the previous one.
     for (i = 1; i <= count; i++) for (j = i + 1; j <= count; j++)
         if (substr(versions[j], 5) + 0 < substr(versions[i], 5) + 0) { t = versions[i]; versions[i] = versions[j]; versions[j] = t }
     for (i = 1; i <= count; i++)
         printf "%s { global:%s%s }%s;\n", versions[i], names[versions[i]], i == 1 ? " local: *;" : "", i == 1 ? "" : " " versions[i - 1]
 }' "$here/interface.txt" > "$draft.map" ;;
 esac
-# As AMD's: it finds its own functions in itself, whatever is preloaded.
+# As AMD's runtime: it binds its own functions to itself, whatever is preloaded.
 "${CC:-cc}" -shared -o "$draft" -Wl,-soname,"${3:-libamdhip64.so.6}" -Wl,--version-script="$draft.map" -Wl,-Bsymbolic \
     -Wl,--whole-archive "$1" -Wl,--no-whole-archive -ldl -lpthread -lm -lgcc_s
 mv "$draft" "$2"

@@ -1,14 +1,14 @@
-//! The driver's answers.
+//! The driver's result codes.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What every function of the driver answers.
+/// `CUresult`.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Code(pub(crate) c_int);
 
-/// What the inside of a function comes to; an error is the driver's number for it.
+/// The result of an operation; the error is a `CUresult`.
 pub(crate) type Outcome = Result<(), Code>;
 
 macro_rules! codes {
@@ -16,8 +16,8 @@ macro_rules! codes {
         impl Code {
             $( pub(crate) const $name: Code = Code($number); )*
 
-            /// The driver's name for it and what it means; none for a number that is no answer.
-            fn words(self) -> Option<(&'static CStr, &'static CStr)> {
+            /// The name and the text of a result code; none for an unknown number.
+            fn name_and_text(self) -> Option<(&'static CStr, &'static CStr)> {
                 match self {
                     $( Code::$name => Some((
                         c_str(concat!("CUDA_", stringify!($name), "\0")),
@@ -65,8 +65,8 @@ const fn c_str(text: &'static str) -> &'static CStr {
     }
 }
 
-/// Runs what a function of the interface does. Nothing unwinds into the caller.
-pub(crate) fn answer(work: impl FnOnce() -> Outcome) -> Code {
+/// Runs the body of an exported function. A panic becomes an error, so nothing unwinds into the caller.
+pub(crate) fn to_code(work: impl FnOnce() -> Outcome) -> Code {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => Code::SUCCESS,
         Ok(Err(code)) => code,
@@ -74,37 +74,37 @@ pub(crate) fn answer(work: impl FnOnce() -> Outcome) -> Code {
     }
 }
 
-/// Writes an answer where the caller wants it.
+/// Writes a result to an output parameter.
 ///
 /// # Safety
-/// `out` is null or points at room for it.
-pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Outcome {
+/// `out` is null or valid for a write of `T`.
+pub(crate) unsafe fn write_out<T>(out: *mut T, value: T) -> Outcome {
     if out.is_null() {
         return Err(Code::ERROR_INVALID_VALUE);
     }
-    // SAFETY: not null, and the caller vouches for the room.
+    // SAFETY: not null, and the caller guarantees that `out` is valid.
     unsafe { out.write_unaligned(value) };
     Ok(())
 }
 
-/// The name of an answer.
+/// `cuGetErrorName`.
 ///
 /// # Safety
-/// `out` is null or points at room for a pointer.
+/// `out` is null or valid for a write.
 pub(crate) unsafe fn name(code: Code, out: *mut *const c_char) -> Outcome {
-    let words = code.words();
-    // SAFETY: the caller vouches for `out`.
-    unsafe { put(out, words.map_or(std::ptr::null(), |(name, _)| name.as_ptr())) }?;
-    words.map(drop).ok_or(Code::ERROR_INVALID_VALUE)
+    let known = code.name_and_text();
+    // SAFETY: the caller guarantees `out`.
+    unsafe { write_out(out, known.map_or(std::ptr::null(), |(name, _)| name.as_ptr())) }?;
+    known.map(drop).ok_or(Code::ERROR_INVALID_VALUE)
 }
 
-/// What an answer means.
+/// `cuGetErrorString`.
 ///
 /// # Safety
 /// As for [`name`].
 pub(crate) unsafe fn text(code: Code, out: *mut *const c_char) -> Outcome {
-    let words = code.words();
-    // SAFETY: the caller vouches for `out`.
-    unsafe { put(out, words.map_or(std::ptr::null(), |(_, text)| text.as_ptr())) }?;
-    words.map(drop).ok_or(Code::ERROR_INVALID_VALUE)
+    let known = code.name_and_text();
+    // SAFETY: the caller guarantees `out`.
+    unsafe { write_out(out, known.map_or(std::ptr::null(), |(_, text)| text.as_ptr())) }?;
+    known.map(drop).ok_or(Code::ERROR_INVALID_VALUE)
 }

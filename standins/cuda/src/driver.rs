@@ -1,7 +1,7 @@
-//! What this process has made: contexts, streams, events, graphs, memory. One lock around all of it.
+//! What this process has created: contexts, streams, events, graphs, memory. One lock protects all of it.
 //!
-//! Handles are numbers that are given out once. A number that stands for nothing is answered with an error, as a driver
-//! does where it can tell.
+//! Handles are numbers that are never reused. An invalid handle is rejected with an error, as the vendor's driver does
+//! where it can detect one.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -14,45 +14,45 @@ use crate::event::Event;
 use crate::kernel::Kernel;
 use crate::memory::Memory;
 use crate::rm::Objects;
-use crate::shared::Seat;
+use crate::shared::RunlistEntry;
 use crate::stream::Stream;
 
-/// A handle as programs hold it.
+/// A handle as programs see it.
 pub(crate) type Handle = usize;
 
-/// A context: an address space, streams, and a seat at a device.
+/// A context: an address space, streams, and an entry in a device's runlist.
 pub(crate) struct Context {
     pub(crate) device: usize,
-    pub(crate) seat: Arc<Seat>,
-    /// Its default stream of the old kind.
+    pub(crate) entry: Arc<RunlistEntry>,
+    /// Its legacy default stream.
     pub(crate) legacy: Handle,
-    /// What it failed with, for good.
+    /// The sticky error that it failed with.
     pub(crate) failure: Option<Code>,
     /// Its channels are disabled.
-    pub(crate) suspended: bool,
-    /// Its executor sleeps.
-    pub(crate) asleep: bool,
+    pub(crate) is_disabled: bool,
+    /// Its executor thread sleeps.
+    pub(crate) is_asleep: bool,
     pub(crate) primary: bool,
 }
 
-/// The context of a device that libraries share. It has its handle for ever, also while it is not there.
+/// A device's primary context. It keeps its handle, even while it is not active.
 pub(crate) struct Primary {
     pub(crate) handle: Handle,
-    /// How many want it.
+    /// How often it was retained and not released.
     pub(crate) retained: u32,
 }
 
-/// See the head of this file.
+/// The state of the driver in this process.
 #[derive(Default)]
-pub(crate) struct World {
+pub(crate) struct Driver {
     pub(crate) contexts: HashMap<Handle, Context>,
     /// Contexts that were destroyed.
     pub(crate) destroyed: HashSet<Handle>,
-    /// By device.
+    /// By device index.
     pub(crate) primaries: HashMap<usize, Primary>,
     pub(crate) streams: HashMap<Handle, Stream>,
     pub(crate) events: HashMap<Handle, Event>,
-    /// Loaded modules, and whose they are.
+    /// Loaded modules, with their context.
     pub(crate) modules: HashMap<Handle, Handle>,
     pub(crate) functions: HashMap<Handle, Kernel>,
     pub(crate) graphs: HashMap<Handle, Arc<Graph>>,
@@ -62,104 +62,104 @@ pub(crate) struct World {
     pub(crate) objects: Objects,
 }
 
-static WORLD: Mutex<Option<World>> = Mutex::new(None);
-/// Rung when something has been done by the device.
+static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
+/// Notified when the device has completed something.
 static PROGRESS: Condvar = Condvar::new();
-/// Whether `cuInit` was called, and by whom.
-static BEGUN: AtomicU8 = AtomicU8::new(NOT_YET);
-const NOT_YET: u8 = 0;
-const HERE: u8 = 1;
-const BEFORE_THE_FORK: u8 = 2;
+/// Whether `cuInit` was called, and in which process.
+static INITIALIZED: AtomicU8 = AtomicU8::new(NO);
+const NO: u8 = 0;
+const IN_THIS_PROCESS: u8 = 1;
+const IN_A_PARENT: u8 = 2;
 
-/// The world, for as long as its lock is held.
-pub(crate) struct Held(MutexGuard<'static, Option<World>>);
+/// The driver's state while its lock is guard.
+pub(crate) struct DriverGuard(MutexGuard<'static, Option<Driver>>);
 
-/// Takes the lock. As with the vendor's driver, a child of a process that has used it cannot.
-pub(crate) fn world() -> Result<Held, Code> {
-    if BEGUN.load(Ordering::Acquire) != HERE {
+/// Takes the lock. Fails in a child of a process that has used the driver, as with the vendor's.
+pub(crate) fn driver() -> Result<DriverGuard, Code> {
+    if INITIALIZED.load(Ordering::Acquire) != IN_THIS_PROCESS {
         return Err(Code::ERROR_NOT_INITIALIZED);
     }
-    let mut held = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
-    held.get_or_insert_default();
-    Ok(Held(held))
+    let mut guard = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    guard.get_or_insert_default();
+    Ok(DriverGuard(guard))
 }
 
-/// `cuInit`: the world begins.
-pub(crate) fn begin() -> Result<(), Code> {
-    extern "C" fn in_the_child() {
-        BEGUN.store(BEFORE_THE_FORK, Ordering::Release);
+/// `cuInit`.
+pub(crate) fn initialize() -> Result<(), Code> {
+    extern "C" fn mark_child() {
+        INITIALIZED.store(IN_A_PARENT, Ordering::Release);
     }
-    match BEGUN.compare_exchange(NOT_YET, HERE, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: what it calls in a child stores a number.
-        Ok(_) if unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) } != 0 => {
+    match INITIALIZED.compare_exchange(NO, IN_THIS_PROCESS, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: the handler only stores a number.
+        Ok(_) if unsafe { libc::pthread_atfork(None, None, Some(mark_child)) } != 0 => {
             Err(Code::ERROR_OUT_OF_MEMORY)
         }
-        Err(BEFORE_THE_FORK) => Err(Code::ERROR_NOT_INITIALIZED),
+        Err(IN_A_PARENT) => Err(Code::ERROR_NOT_INITIALIZED),
         _ => Ok(()),
     }
 }
 
-/// A handle that nobody has yet.
+/// A handle that has never been used.
 pub(crate) fn new_handle() -> Handle {
     static NEXT: AtomicUsize = AtomicUsize::new(0x5ca1_ab1e_0000);
     NEXT.fetch_add(64, Ordering::Relaxed)
 }
 
-/// Wakes those who wait for the device.
-fn ring() {
+/// Wakes the threads that wait for the device.
+fn notify_waiters() {
     PROGRESS.notify_all();
 }
 
-impl Held {
-    /// Sleeps until the device has done something. Others may have the lock meanwhile.
+impl DriverGuard {
+    /// Sleeps until the device has completed something; releases the lock meanwhile.
     pub(crate) fn wait(self) -> Self {
         Self(PROGRESS.wait(self.0).unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl std::ops::Deref for Held {
-    type Target = World;
-    fn deref(&self) -> &World {
-        self.0.as_ref().expect("`world` has put it there")
+impl std::ops::Deref for DriverGuard {
+    type Target = Driver;
+    fn deref(&self) -> &Driver {
+        self.0.as_ref().expect("`driver` has initialized it")
     }
 }
 
-impl std::ops::DerefMut for Held {
-    fn deref_mut(&mut self) -> &mut World {
-        self.0.as_mut().expect("`world` has put it there")
+impl std::ops::DerefMut for DriverGuard {
+    fn deref_mut(&mut self) -> &mut Driver {
+        self.0.as_mut().expect("`driver` has initialized it")
     }
 }
 
 thread_local! {
-    /// The contexts that are current on this thread, the last one on top.
+    /// The stack of contexts of this thread; the last one is current.
     static CURRENT: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Does something with this thread's stack of contexts.
+/// Runs an operation on this thread's stack of contexts.
 pub(crate) fn with_current<R>(work: impl FnOnce(&mut Vec<Handle>) -> R) -> R {
     CURRENT.with_borrow_mut(work)
 }
 
-impl World {
-    /// The context that is current on this thread, if it works.
+impl Driver {
+    /// The context that is current on this thread, if it has not failed.
     pub(crate) fn current(&self) -> Result<Handle, Code> {
         let top = with_current(|stack| stack.last().copied()).ok_or(Code::ERROR_INVALID_CONTEXT)?;
         let context = self.contexts.get(&top).ok_or(Code::ERROR_INVALID_CONTEXT)?;
         context.failure.map_or(Ok(top), Err)
     }
 
-    /// Tells everybody that something has been done: those who wait for it, and the other contexts' executors.
-    pub(crate) fn mark_busy(&self, by: Handle) {
-        ring();
+    /// Notifies the threads that wait for the device, and the executors of the other contexts.
+    pub(crate) fn notify_progress(&self, by: Handle) {
+        notify_waiters();
         for context in self.contexts.keys().filter(|context| **context != by) {
             self.wake(*context);
         }
     }
 
-    /// Makes a context's executor look for work.
+    /// Makes a context's executor check for work.
     pub(crate) fn wake(&self, context: Handle) {
-        if let Some(context) = self.contexts.get(&context).filter(|context| context.asleep) {
-            context.seat.wake();
+        if let Some(context) = self.contexts.get(&context).filter(|context| context.is_asleep) {
+            context.entry.wake();
         }
     }
 }

@@ -1,36 +1,37 @@
-//! The device at work: one thread per context that does what the context's streams hold.
+//! The executor: one thread per context that runs the commands of the context's streams.
 //!
 //! ```text
-//!   streams ─heads─► ready? ─copies, host functions─► done at once, whoever has the device
-//!                      └─kernels, records, waits, writes─► done while the context has the device (turns.rs)
+//!   streams ─heads─► ready? ─copies, host functions─► run at once, whichever context has the device
+//!                      └─kernels, records, stream_memory_ops, writes─► run while the context has the device (runlist.rs)
 //! ```
 //!
-//! A kernel takes the time it was launched with off the time the context has had the device. So its length is right
-//! whenever the host lets this thread run, and what interrupts it costs it nothing but time.
+//! A kernel consumes the time that the context had the device. So its duration is exact however the host schedules this
+//! thread, and a preemption only delays the kernel.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::code::Code;
-use crate::shared::{Seat, Turn, now};
+use crate::driver::{Driver, DriverGuard, Handle, driver};
+use crate::shared::{RunlistEntry, RunlistStatus, now};
 use crate::stream::{Command, Work};
-use crate::waits;
-use crate::world::{Handle, Held, World, world};
+use crate::stream_memory_ops;
 
-/// How often a stream that waits for a word in memory looks at it.
-const POLL: u64 = 50_000;
-/// How often somebody who waits for the device looks whether its owner still lives.
-const PATIENCE: u64 = 1_000_000;
-const FOREVER: u64 = 3_600_000_000_000;
+/// How often a stream that waits for a word in memory polls it, in nanoseconds.
+const MEMORY_WAIT_POLL: u64 = 50_000;
+/// How often a context that waits for the device checks whether the owner's process is alive, in nanoseconds.
+const OWNER_CHECK_INTERVAL: u64 = 1_000_000;
+/// How long an executor without work sleeps at most, in nanoseconds.
+const MAX_SLEEP: u64 = 3_600_000_000_000;
 
 /// Starts the executor of a context.
-pub(crate) fn start(context: Handle, seat: Arc<Seat>) -> Result<(), Code> {
+pub(crate) fn start(context: Handle, entry: Arc<RunlistEntry>) -> Result<(), Code> {
     let thread = std::thread::Builder::new().name("standin-cuda".to_owned());
-    let executor = Executor { context, seat, running: None, consumed: 0 };
+    let executor = Executor { context, entry, running: None, consumed: 0 };
     without_signals(|| thread.spawn(move || executor.run())).map(drop).map_err(|_| Code::ERROR_OUT_OF_MEMORY)
 }
 
-/// The program's signals are not for threads of ours.
+/// Runs `work` with all signals blocked, so that threads started in it do not handle the program's signals.
 pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     // SAFETY: all zero is a valid value of these sets, which live until the calls return.
     unsafe {
@@ -46,22 +47,22 @@ pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
 
 struct Running {
     stream: Handle,
-    /// How much of its time is left.
+    /// The remaining time, in nanoseconds.
     left: u64,
 }
 
 struct Executor {
     context: Handle,
-    seat: Arc<Seat>,
+    entry: Arc<RunlistEntry>,
     running: Option<Running>,
-    /// How much of the time that the context had the device was used, or let go by.
+    /// How much of the time that the context had the device has been consumed, or passed without work.
     consumed: u64,
 }
 
-/// A device whose executor has failed would never answer again: better to end, and be seen.
-struct Bomb;
+/// Aborts the process if the executor panics: otherwise its program would block on the device without an error.
+struct AbortOnPanic;
 
-impl Drop for Bomb {
+impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             std::process::abort();
@@ -71,115 +72,120 @@ impl Drop for Bomb {
 
 impl Executor {
     fn run(mut self) {
-        let _bomb = Bomb;
+        let _abort_on_panic = AbortOnPanic;
         if let Some(least) = std::num::NonZeroU64::new(1) {
             let _ = rustix::thread::set_current_timer_slack(Some(least));
         }
         loop {
-            let heard = self.seat.heard();
-            let Ok(mut world) = world() else { return };
-            // Another may have its handle by now.
-            if !world.contexts.get(&self.context).is_some_and(|its| Arc::ptr_eq(&its.seat, &self.seat)) {
+            let wake_count = self.entry.wake_count();
+            let Ok(mut driver) = driver() else { return };
+            // The handle may belong to a new context by now.
+            if !driver.contexts.get(&self.context).is_some_and(|its| Arc::ptr_eq(&its.entry, &self.entry)) {
                 return;
             }
-            let until = self.step(&mut world);
-            if let Some(context) = world.contexts.get_mut(&self.context) {
-                context.asleep = true;
+            let until = self.step(&mut driver);
+            if let Some(context) = driver.contexts.get_mut(&self.context) {
+                context.is_asleep = true;
             }
-            drop(world);
-            self.seat.sleep(heard, until);
+            drop(driver);
+            self.entry.sleep(wake_count, until);
         }
     }
 
-    /// Does what can be done now. Answers when there will be something again.
-    fn step(&mut self, world: &mut Held) -> u64 {
-        let Some(context) = world.contexts.get_mut(&self.context) else { return 0 };
-        context.asleep = false;
-        let suspended = context.suspended;
-        let mut wants = self.wants_device(world, suspended);
-        let mut turn = self.seat.look(wants);
+    /// Runs what can run now. Returns when there will be something to run again.
+    fn step(&mut self, driver: &mut DriverGuard) -> u64 {
+        let Some(context) = driver.contexts.get_mut(&self.context) else { return 0 };
+        context.is_asleep = false;
+        let is_disabled = context.is_disabled;
+        let mut wants = self.wants_device(driver, is_disabled);
+        let mut status = self.entry.report(wants);
         let mut progress = false;
-        // The device may change hands between any two commands of a stream.
-        while self.advance(world, turn, suspended) {
+        // The device may switch between any two commands of a stream.
+        while self.advance(driver, status, is_disabled) {
             progress = true;
-            wants = self.wants_device(world, suspended);
-            turn = self.seat.look(wants);
+            wants = self.wants_device(driver, is_disabled);
+            status = self.entry.report(wants);
         }
-        let still = self.wants_device(world, suspended);
-        let mut last = turn;
+        let still = self.wants_device(driver, is_disabled);
+        let mut last = status;
         if still.is_some() != wants.is_some() {
-            last = self.seat.look(still);
+            last = self.entry.report(still);
         }
         if still.is_none() && self.running.is_none() {
-            // What was not used is lost: nothing that comes later can have begun before it came.
+            // Unused device time is lost: a later command cannot have started before its submission.
             self.consumed = last.used;
         }
         if progress {
-            world.mark_busy(self.context);
+            driver.notify_progress(self.context);
         }
-        self.next_look(world, last, still.is_some())
+        self.next_wakeup(driver, last, still.is_some())
     }
 
-    fn next_look(&self, world: &World, turn: Turn, wants: bool) -> u64 {
-        let mut until = turn.now + FOREVER;
+    fn next_wakeup(&self, driver: &Driver, status: RunlistStatus, wants: bool) -> u64 {
+        let mut until = status.now + MAX_SLEEP;
         if wants {
-            until = match (turn.begins, &self.running) {
-                (Some(begins), Some(running)) => begins.max(turn.now) + running.left,
-                (Some(begins), None) => begins.max(turn.now),
-                (None, _) => turn.next_change.unwrap_or(u64::MAX).min(turn.now + PATIENCE),
+            until = match (status.switched_at, &self.running) {
+                (Some(switched_at), Some(running)) => switched_at.max(status.now) + running.left,
+                (Some(switched_at), None) => switched_at.max(status.now),
+                (None, _) => status.next_switch.unwrap_or(u64::MAX).min(status.now + OWNER_CHECK_INTERVAL),
             };
         }
         let stalled = |command: &Command| matches!(command.work, Work::WaitValue { .. });
-        if heads(world, self.context).any(|(_, command)| stalled(command)) {
-            until = until.min(turn.now + POLL);
+        if heads(driver, self.context).any(|(_, command)| stalled(command)) {
+            until = until.min(status.now + MEMORY_WAIT_POLL);
         }
         until
     }
 
-    /// Since when there has been something to run, if there is.
-    fn wants_device(&self, world: &World, suspended: bool) -> Option<u64> {
-        if suspended {
+    /// Since when there has been work for the device, if there is any.
+    fn wants_device(&self, driver: &Driver, is_disabled: bool) -> Option<u64> {
+        if is_disabled {
             return None;
         }
         if self.running.is_some() {
             return Some(u64::MAX);
         }
-        let ready = ready(world, self.context).filter(|(_, command)| needs_device(&command.work));
-        // What waited for something else may be ready since later than it came: then it is since now.
+        let ready = ready(driver, self.context).filter(|(_, command)| needs_compute_engine(&command.work));
+        // A command that waited for something else is ready since an unknown time: count from now.
         let since = |stream: Handle, command: &Command| {
-            if command.waited() { u64::MAX } else { command.at.max(world.streams[&stream].held_until) }
+            if command.waited() {
+                u64::MAX
+            } else {
+                command.at.max(driver.streams[&stream].host_function_ended_at)
+            }
         };
         ready.map(|(stream, command)| since(stream, command)).min()
     }
 
-    /// One round. Answers whether anything was done.
-    fn advance(&mut self, world: &mut Held, turn: Turn, suspended: bool) -> bool {
-        let mut done = self.run_kernel(world, turn);
-        if suspended {
+    /// Performs one round. Returns whether anything was completed or started.
+    fn advance(&mut self, driver: &mut DriverGuard, status: RunlistStatus, is_disabled: bool) -> bool {
+        let mut done = self.run_kernel(driver, status);
+        if is_disabled {
             return done;
         }
-        let has_device = turn.begins.is_some_and(|begins| begins <= turn.now) || turn.used > self.consumed;
-        let ready: HashSet<_> = ready(world, self.context)
+        let has_device = status.switched_at.is_some_and(|switched_at| switched_at <= status.now)
+            || status.used > self.consumed;
+        let ready: HashSet<_> = ready(driver, self.context)
             .filter(|(_, command)| !matches!(command.work, Work::Kernel { .. }))
-            .filter(|(_, command)| has_device || !needs_device(&command.work))
+            .filter(|(_, command)| has_device || !needs_compute_engine(&command.work))
             .map(|(stream, _)| stream)
             .collect();
         for stream in ready {
-            done |= self.perform(world, stream, turn.now - self.unused(turn));
+            done |= self.perform(driver, stream, status.now - self.unused(status));
         }
         if self.running.is_none() && has_device {
-            done |= self.begin_kernel(world, turn);
+            done |= self.start_kernel(driver, status);
         }
         done
     }
 
-    /// How much of the time that the context had the device can still be used.
-    fn unused(&self, turn: Turn) -> u64 {
-        turn.used.saturating_sub(self.consumed).min(turn.now)
+    /// How much of the time that the context had the device is not consumed yet.
+    fn unused(&self, status: RunlistStatus) -> u64 {
+        status.used.saturating_sub(self.consumed).min(status.now)
     }
 
-    fn run_kernel(&mut self, world: &mut Held, turn: Turn) -> bool {
-        let unused = self.unused(turn);
+    fn run_kernel(&mut self, driver: &mut DriverGuard, status: RunlistStatus) -> bool {
+        let unused = self.unused(status);
         let Some(running) = &mut self.running else { return false };
         let taken = running.left.min(unused);
         running.left -= taken;
@@ -190,70 +196,70 @@ impl Executor {
         let stream = running.stream;
         self.running = None;
         let effect =
-            world.streams.get(&stream).and_then(|its| its.queue.front()).map(|command| &command.work);
+            driver.streams.get(&stream).and_then(|its| its.queue.front()).map(|command| &command.work);
         if let Some(Work::Kernel { effect, .. }) = effect.cloned() {
-            if let Err(code) = effect.apply(&world.memory) {
-                fail(world, self.context, code);
+            if let Err(code) = effect.apply(&driver.memory) {
+                fail(driver, self.context, code);
                 return true;
             }
-            finish(world, stream);
+            finish(driver, stream);
         }
         true
     }
 
-    fn begin_kernel(&mut self, world: &World, turn: Turn) -> bool {
-        let kernels = ready(world, self.context).filter_map(|(stream, command)| match command.work {
+    fn start_kernel(&mut self, driver: &Driver, status: RunlistStatus) -> bool {
+        let kernels = ready(driver, self.context).filter_map(|(stream, command)| match command.work {
             Work::Kernel { ns, .. } => {
-                let its = &world.streams[&stream];
-                Some((its.priority, command.at.max(its.held_until), stream, ns))
+                let its = &driver.streams[&stream];
+                Some((its.priority, command.at.max(its.host_function_ended_at), stream, ns))
             }
             _ => None,
         });
         let Some((_, at, stream, left)) = kernels.min() else { return false };
-        // It cannot have begun before it came.
-        let unused = self.unused(turn).min(turn.now.saturating_sub(at));
-        self.consumed = turn.used - unused;
+        // It cannot have started before its submission.
+        let unused = self.unused(status).min(status.now.saturating_sub(at));
+        self.consumed = status.used - unused;
         self.running = Some(Running { stream, left });
         true
     }
 
-    /// Does what takes no time. Answers whether it was done.
-    fn perform(&self, world: &mut Held, stream: Handle, at: u64) -> bool {
-        let World { streams, memory, .. } = &mut **world;
+    /// Performs a command that takes no device time. Returns whether it was performed.
+    fn perform(&self, driver: &mut DriverGuard, stream: Handle, at: u64) -> bool {
+        let Driver { streams, memory, .. } = &mut **driver;
         let Some(command) = streams.get_mut(&stream).and_then(|its| its.queue.front_mut()) else {
             return false;
         };
         let number = command.number;
         match &mut command.work {
             Work::Kernel { .. } => return false,
-            Work::Host { function, data, begun } => {
-                *begun = true;
+            Work::Host { function, data, started } => {
+                *started = true;
                 let (function, data) = (*function, *data);
                 let context = self.context;
                 let thread = std::thread::Builder::new().name("standin-cuda-host".to_owned());
                 let call = move || {
-                    // SAFETY: the program vouches for its own function, whenever the stream comes to it.
+                    // SAFETY: the program guarantees that its function can be called when the stream reaches it.
                     unsafe { function(data as *mut _) };
-                    let Ok(mut world) = crate::world::world() else { return };
-                    if world.streams.get(&stream).is_some_and(|its| its.done + 1 == number) {
-                        finish(&mut world, stream);
-                        if let Some(its) = world.streams.get_mut(&stream) {
-                            its.held_until = now();
+                    let Ok(mut driver) = crate::driver::driver() else { return };
+                    if driver.streams.get(&stream).is_some_and(|its| its.done + 1 == number) {
+                        finish(&mut driver, stream);
+                        if let Some(its) = driver.streams.get_mut(&stream) {
+                            its.host_function_ended_at = now();
                         }
-                        world.mark_busy(0);
+                        driver.notify_progress(0);
                     }
                 };
                 if without_signals(|| thread.spawn(call)).is_err() {
-                    fail(world, context, Code::ERROR_OUT_OF_MEMORY);
+                    fail(driver, context, Code::ERROR_OUT_OF_MEMORY);
                 }
                 return true;
             }
             Work::Copy { to, from, length } => {
-                // SAFETY: the device's side was found to be its own, and the program vouches for the other.
+                // SAFETY: the submission checked the device's side, and the program guarantees the host's.
                 unsafe { std::ptr::copy(*from as *const u8, *to as *mut u8, *length) };
             }
             Work::Put { to, bytes } => {
-                // SAFETY: as above, for where it goes; the bytes are ours.
+                // SAFETY: as above for the destination; the source is owned by the command.
                 unsafe { std::ptr::copy(bytes.as_ptr(), *to as *mut u8, bytes.len()) };
             }
             Work::Set { to, value, count } => {
@@ -262,67 +268,67 @@ impl Executor {
                     unsafe { (*to as *mut u32).add(n).write_volatile(*value) };
                 }
             }
-            Work::Record(mark) => mark.reach(at),
+            Work::Record(recording) => recording.complete(at),
             Work::WriteValue { address, .. } | Work::WaitValue { address, .. }
                 if !memory.reaches(*address, 4) =>
             {
-                fail(world, self.context, Code::ERROR_ILLEGAL_ADDRESS);
+                fail(driver, self.context, Code::ERROR_ILLEGAL_ADDRESS);
                 return true;
             }
-            Work::WriteValue { address, value } => waits::write(*address, *value),
+            Work::WriteValue { address, value } => stream_memory_ops::write(*address, *value),
             Work::Await(_) | Work::WaitValue { .. } => {}
         }
-        finish(world, stream);
+        finish(driver, stream);
         true
     }
 }
 
-/// What the streams of a context would do next.
-fn heads(world: &World, context: Handle) -> impl Iterator<Item = (Handle, &Command)> {
-    let its = world.streams.iter().filter(move |(_, stream)| stream.context == context);
+/// The command at the head of each stream of a context.
+fn heads(driver: &Driver, context: Handle) -> impl Iterator<Item = (Handle, &Command)> {
+    let its = driver.streams.iter().filter(move |(_, stream)| stream.context == context);
     its.filter_map(|(handle, stream)| Some((*handle, stream.queue.front()?)))
 }
 
-/// What they can do now.
-fn ready(world: &World, context: Handle) -> impl Iterator<Item = (Handle, &Command)> {
-    heads(world, context).filter(|(_, command)| {
+/// The commands at the heads that can run now.
+fn ready(driver: &Driver, context: Handle) -> impl Iterator<Item = (Handle, &Command)> {
+    heads(driver, context).filter(|(_, command)| {
         let free = match &command.work {
-            Work::Host { begun, .. } => !begun,
-            Work::Await(mark) => mark.reached().is_some(),
+            Work::Host { started, .. } => !started,
+            Work::Await(recording) => recording.completed_at().is_some(),
             Work::WaitValue { address, value, how } => {
-                !world.memory.reaches(*address, 4) || waits::has_come(*address, *value, *how)
+                !driver.memory.reaches(*address, 4) || stream_memory_ops::is_satisfied(*address, *value, *how)
             }
             _ => true,
         };
-        free && command.after.iter().all(|(stream, number)| world.has_done(*stream, *number))
+        free && command.after.iter().all(|(stream, number)| driver.has_done(*stream, *number))
     })
 }
 
-/// Copies have engines of their own, and host functions the host.
-fn needs_device(work: &Work) -> bool {
+/// Copies run on the copy engines and host functions on the host; everything else needs the compute engine.
+fn needs_compute_engine(work: &Work) -> bool {
     !matches!(work, Work::Copy { .. } | Work::Put { .. } | Work::Set { .. } | Work::Host { .. })
 }
 
-/// A stream has done what was at its head.
-fn finish(world: &mut World, stream: Handle) {
-    let Some(its) = world.streams.get_mut(&stream) else { return };
+/// Removes the completed command at the head of a stream.
+fn finish(driver: &mut Driver, stream: Handle) {
+    let Some(its) = driver.streams.get_mut(&stream) else { return };
     if let Some(command) = its.queue.pop_front() {
         its.done = command.number;
     }
-    if its.doomed && its.is_idle() {
-        world.streams.remove(&stream);
+    if its.is_destroyed && its.is_idle() {
+        driver.streams.remove(&stream);
     }
 }
 
-/// A context is no good any more: nothing of what it was given is done.
-fn fail(world: &mut World, context: Handle, code: Code) {
-    if let Some(context) = world.contexts.get_mut(&context) {
+/// Fails a context with a sticky error: its pending work is dropped.
+fn fail(driver: &mut Driver, context: Handle, code: Code) {
+    if let Some(context) = driver.contexts.get_mut(&context) {
         context.failure = Some(code);
     }
-    for stream in world.streams.values_mut().filter(|stream| stream.context == context) {
+    for stream in driver.streams.values_mut().filter(|stream| stream.context == context) {
         for command in stream.queue.drain(..) {
-            if let Work::Record(mark) = command.work {
-                mark.reach(1);
+            if let Work::Record(recording) = command.work {
+                recording.complete(1);
             }
         }
         stream.done = stream.submitted;

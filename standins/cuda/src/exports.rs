@@ -1,24 +1,24 @@
-//! The driver's functions: their names, their types, and since which version of CUDA the name without suffix means them.
+//! The driver's functions: names, signatures, and the version of CUDA since which the plain name means each default_stream.
 //!
-//! One list. It makes the exported functions and the table that `cuGetProcAddress` looks in.
+//! One list generates the exported functions and the table for `cuGetProcAddress`.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use crate::code::{self, Code, Outcome, answer, put};
+use crate::code::{self, Code, Outcome, to_code, write_out};
 use crate::device::driver_version;
+use crate::driver::Handle;
 use crate::kernel::LaunchConfig;
 use crate::settings::Settings;
-use crate::stream::Form;
-use crate::world::Handle;
-use crate::{capture, context, device, event, kernel, memory, stream, waits};
+use crate::stream::DefaultStream;
+use crate::{capture, context, device, event, kernel, memory, stream, stream_memory_ops};
 
-/// One form of a function.
+/// One default_stream of a function.
 struct Entry {
-    /// The name without suffix, and the first version for which it means this form.
+    /// The plain name, and the first version in which it means this default_stream.
     name: &'static str,
     since: c_int,
     plain: *const c_void,
-    /// The form for which no stream means the thread's own.
+    /// The default_stream in which the null stream means the thread's default stream.
     per_thread: Option<*const c_void>,
     own_name: &'static str,
 }
@@ -33,29 +33,29 @@ macro_rules! exports {
     ) => {
         $(
             /// # Safety
-            /// As the vendor's function of this name demands.
+            /// The requirements of the vendor's function of this name.
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C" fn $own($($argument: $kind),*) -> Code {
-                // SAFETY: the caller vouches for the arguments, which are passed on as they are.
-                answer(|| unsafe { $inside($($argument),*) })
+                // SAFETY: the caller upholds the vendor function's contract; the arguments are passed on unchanged.
+                to_code(|| unsafe { $inside($($argument),*) })
             }
         )*
         $(
             /// # Safety
-            /// As the vendor's function of this name demands.
+            /// The requirements of the vendor's function of this name.
             #[unsafe(no_mangle)]
             #[allow(clippy::too_many_arguments, reason = "the driver's")]
             pub(crate) unsafe extern "C" fn $sown($($sargument: $skind),*) -> Code {
-                // SAFETY: the caller vouches for the arguments, which are passed on as they are.
-                answer(|| unsafe { $sinside(Form::Legacy, $($sargument),*) })
+                // SAFETY: the caller upholds the vendor function's contract; the arguments are passed on unchanged.
+                to_code(|| unsafe { $sinside(DefaultStream::Legacy, $($sargument),*) })
             }
             /// # Safety
-            /// As the vendor's function of this name demands.
+            /// The requirements of the vendor's function of this name.
             #[unsafe(no_mangle)]
             #[allow(clippy::too_many_arguments, reason = "the driver's")]
             pub(crate) unsafe extern "C" fn $sthread($($sargument: $skind),*) -> Code {
-                // SAFETY: the caller vouches for the arguments, which are passed on as they are.
-                answer(|| unsafe { $sinside(Form::PerThread, $($sargument),*) })
+                // SAFETY: the caller upholds the vendor function's contract; the arguments are passed on unchanged.
+                to_code(|| unsafe { $sinside(DefaultStream::PerThread, $($sargument),*) })
             }
         )*
         static TABLE: &[Entry] = &[
@@ -158,10 +158,10 @@ exports! {
         "cuStreamWaitEvent" 3020: cuStreamWaitEvent, cuStreamWaitEvent_ptsz(stream: Handle, event: Handle, flags: c_uint) = event::wait;
         "cuEventRecord" 2000: cuEventRecord, cuEventRecord_ptsz(event: Handle, stream: Handle) = event::record;
         "cuEventRecordWithFlags" 11010: cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz(event: Handle, stream: Handle, flags: c_uint) = event::record_with_flags;
-        "cuStreamWaitValue32" 8000: cuStreamWaitValue32, cuStreamWaitValue32_ptsz(stream: Handle, address: usize, value: c_uint, flags: c_uint) = waits::wait_value;
-        "cuStreamWriteValue32" 8000: cuStreamWriteValue32, cuStreamWriteValue32_ptsz(stream: Handle, address: usize, value: c_uint, flags: c_uint) = waits::write_value;
-        "cuStreamWaitValue32" 11070: cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz(stream: Handle, address: usize, value: c_uint, flags: c_uint) = waits::wait_value_new;
-        "cuStreamWriteValue32" 11070: cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz(stream: Handle, address: usize, value: c_uint, flags: c_uint) = waits::write_value_new;
+        "cuStreamWaitValue32" 8000: cuStreamWaitValue32, cuStreamWaitValue32_ptsz(stream: Handle, address: usize, value: c_uint, flags: c_uint) = stream_memory_ops::wait_value;
+        "cuStreamWriteValue32" 8000: cuStreamWriteValue32, cuStreamWriteValue32_ptsz(stream: Handle, address: usize, value: c_uint, flags: c_uint) = stream_memory_ops::write_value;
+        "cuStreamWaitValue32" 11070: cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz(stream: Handle, address: usize, value: c_uint, flags: c_uint) = stream_memory_ops::wait_value_v2;
+        "cuStreamWriteValue32" 11070: cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz(stream: Handle, address: usize, value: c_uint, flags: c_uint) = stream_memory_ops::write_value_v2;
         "cuStreamBeginCapture" 10010: cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz(stream: Handle, mode: c_int) = capture::begin;
         "cuStreamEndCapture" 10000: cuStreamEndCapture, cuStreamEndCapture_ptsz(stream: Handle, out: *mut Handle) = capture::end;
         "cuStreamIsCapturing" 10000: cuStreamIsCapturing, cuStreamIsCapturing_ptsz(stream: Handle, out: *mut c_int) = capture::is_capturing;
@@ -174,18 +174,19 @@ exports! {
 /// `CU_GET_PROC_ADDRESS_LEGACY_STREAM` and `..._PER_THREAD_DEFAULT_STREAM`.
 const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
-/// What a search came to.
+/// `CUdriverProcAddressQueryResult`.
 const FOUND: c_int = 0;
 const NOT_FOUND: c_int = 1;
 const TOO_OLD: c_int = 2;
 
-/// The form of a function that a name means to a program made for a version of CUDA.
+/// The default_stream that a plain name means to a program built for a version of CUDA.
 fn look_up(name: &str, version: c_int, flags: u64) -> Result<*const c_void, c_int> {
-    // What the driver itself does not have yet, nobody gets.
+    // Forms that are newer than this driver are not available.
     let version = version.min(driver_version());
-    // Some names of later forms are names in their own right too.
+    // Some suffixed names are plain names too.
     let named = |entry: &&Entry| entry.name == name || (entry.own_name == name && !name.contains("_v"));
-    let missing = |entry: &&Entry| entry.own_name.contains("Value32_v2") && !Settings::get().new_waits;
+    let missing =
+        |entry: &&Entry| entry.own_name.contains("Value32_v2") && !Settings::get().has_memory_ops_v2;
     let known = TABLE.iter().filter(named).filter(|entry| !missing(entry));
     let since = |entry: &Entry| if entry.name == name { entry.since } else { 0 };
     let mut known = known.peekable();
@@ -206,23 +207,23 @@ unsafe fn find(
     if name.is_null() || flags & !(LEGACY | PER_THREAD) != 0 {
         return Err(Code::ERROR_INVALID_VALUE);
     }
-    // SAFETY: not null, so the caller vouches for a C string.
+    // SAFETY: not null, so the caller guarantees a C string.
     let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or_default();
     let (address, found) = match look_up(name, version, flags) {
         Ok(address) => (address, FOUND),
         Err(why) => (std::ptr::null(), why),
     };
-    // SAFETY: the caller vouches for it.
-    unsafe { put(out, address) }?;
+    // SAFETY: the caller guarantees it.
+    unsafe { write_out(out, address) }?;
     if !status.is_null() {
-        // Whoever can be told what the search came to is told there, not by an error.
-        // SAFETY: not null, so the caller vouches for it.
-        return unsafe { put(status, found) };
+        // A caller that passes `status` gets the result there instead of an error.
+        // SAFETY: not null, so the caller guarantees it.
+        return unsafe { write_out(status, found) };
     }
     if found == FOUND { Ok(()) } else { Err(Code::ERROR_NOT_FOUND) }
 }
 
 unsafe fn find_old(name: *const c_char, out: *mut *const c_void, version: c_int, flags: u64) -> Outcome {
-    // SAFETY: the caller vouches for the rest.
+    // SAFETY: the caller guarantees the rest.
     unsafe { find(name, out, version, flags, std::ptr::null_mut()) }
 }

@@ -1,6 +1,6 @@
 //! Modules and the kernels in them.
 //!
-//! Whatever is loaded has the same three kernels. Each begins with the time it occupies the device, in nanoseconds:
+//! Every module has the same three kernels. Their first parameter is the time they occupy the device, in nanoseconds:
 //!
 //! ```text
 //!   spin(u64 ns)
@@ -8,16 +8,16 @@
 //!   add (u64 ns, u32 *to, const u32 *from, u32 delta, u64 n)  to[i] = from[i] + delta
 //! ```
 //!
-//! What they do to memory is done when they end, so that data shows whether things came in the right order.
+//! They change memory when they complete, so that the data shows whether commands ran in the right order.
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 
-use crate::code::{Code, Outcome, put};
+use crate::code::{Code, Outcome, write_out};
+use crate::driver::{Handle, driver, new_handle};
 use crate::memory::Memory;
-use crate::stream::{self, Form, Work, submit};
-use crate::world::{Handle, new_handle, world};
+use crate::stream::{self, DefaultStream, Work, submit};
 
-/// See the head of this file.
+/// The kernels; see the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kernel {
     Spin,
@@ -25,7 +25,7 @@ pub(crate) enum Kernel {
     Add,
 }
 
-/// What a launched kernel does when it ends.
+/// What a kernel does to memory when it completes.
 #[derive(Clone, Debug)]
 pub(crate) enum Effect {
     Nothing,
@@ -66,7 +66,7 @@ impl Kernel {
 }
 
 impl Effect {
-    /// Changes memory. Refuses what the device cannot reach, as the device does.
+    /// Changes memory. Rejects addresses that the device cannot access.
     pub(crate) fn apply(&self, memory: &Memory) -> Outcome {
         let reach = |address: usize, count: usize| {
             let length = count.checked_mul(4).filter(|_| address.is_multiple_of(4));
@@ -78,7 +78,7 @@ impl Effect {
             Self::Fill { to, value, count } => {
                 let to = reach(to, count)?;
                 for n in 0..count {
-                    // SAFETY: in an allocation that exists, as was just seen under the lock that guards it.
+                    // SAFETY: in an existing allocation, as checked above under the lock that protects it.
                     unsafe { to.add(n).write_volatile(value) };
                 }
             }
@@ -94,24 +94,24 @@ impl Effect {
     }
 }
 
-/// The parameters of a launch, which are copied when it is asked for: as a list of pointers, or packed in one buffer.
+/// Copies the parameters of a launch: from a list of pointers, or from one packed buffer.
 unsafe fn parameters(
     kernel: Kernel,
     list: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result<Vec<u64>, Code> {
-    let read = |place: *const u8, size: usize| {
+    let read = |address: *const u8, size: usize| {
         let mut bytes = [0; 8];
-        // SAFETY: the caller of the launch vouches for parameters of these sizes.
-        unsafe { std::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), size) };
+        // SAFETY: the caller of the launch guarantees parameters of these sizes.
+        unsafe { std::ptr::copy_nonoverlapping(address, bytes.as_mut_ptr(), size) };
         u64::from_le_bytes(bytes)
     };
     let sizes = kernel.sizes();
     if !list.is_null() {
         let values = sizes.iter().enumerate().map(|(n, size)| {
             // SAFETY: as above: the list has an entry for every parameter.
-            let place = unsafe { *list.add(n) };
-            if place.is_null() { Err(Code::ERROR_INVALID_VALUE) } else { Ok(read(place.cast(), *size)) }
+            let address = unsafe { *list.add(n) };
+            if address.is_null() { Err(Code::ERROR_INVALID_VALUE) } else { Ok(read(address.cast(), *size)) }
         });
         return values.collect();
     }
@@ -127,13 +127,13 @@ unsafe fn parameters(
     Ok(values.collect())
 }
 
-/// The buffer among a launch's extras: pairs of a kind and a value, the buffer's kind being 1.
+/// The buffer in a launch's `extra` list: pairs of a key and a value, where the buffer's key is 1.
 unsafe fn packed(extra: *mut *mut c_void) -> Option<*const u8> {
     if extra.is_null() {
         return None;
     }
     for n in (0..16).step_by(2) {
-        // SAFETY: the caller vouches for a list that ends with a null.
+        // SAFETY: the caller guarantees a list that ends with a null.
         let (kind, value) = unsafe { (*extra.add(n) as usize, extra.add(n + 1)) };
         match kind {
             0 => return None,
@@ -146,16 +146,16 @@ unsafe fn packed(extra: *mut *mut c_void) -> Option<*const u8> {
 }
 
 pub(crate) unsafe fn load(out: *mut Handle, image: *const c_void) -> Outcome {
-    stream::with_nothing_to_do(|| {
-        let mut world = world()?;
-        let context = world.current()?;
+    stream::while_idle(|| {
+        let mut driver = driver()?;
+        let context = driver.current()?;
         if image.is_null() {
             return Err(Code::ERROR_INVALID_VALUE);
         }
         let module = new_handle();
-        // SAFETY: the caller vouches for `out`.
-        unsafe { put(out, module) }?;
-        world.modules.insert(module, context);
+        // SAFETY: the caller guarantees `out`.
+        unsafe { write_out(out, module) }?;
+        driver.modules.insert(module, context);
         Ok(())
     })
 }
@@ -167,33 +167,33 @@ pub(crate) unsafe fn load_with_options(
     _options: *mut c_void,
     _values: *mut c_void,
 ) -> Outcome {
-    // SAFETY: the caller vouches for `out`.
+    // SAFETY: the caller guarantees `out`.
     unsafe { load(out, image) }
 }
 
 pub(crate) unsafe fn unload(module: Handle) -> Outcome {
-    world()?.modules.remove(&module).map(drop).ok_or(Code::ERROR_INVALID_HANDLE)
+    driver()?.modules.remove(&module).map(drop).ok_or(Code::ERROR_INVALID_HANDLE)
 }
 
 pub(crate) unsafe fn function(out: *mut Handle, module: Handle, name: *const c_char) -> Outcome {
-    let mut world = world()?;
-    if !world.modules.contains_key(&module) {
+    let mut driver = driver()?;
+    if !driver.modules.contains_key(&module) {
         return Err(Code::ERROR_INVALID_HANDLE);
     }
     if name.is_null() {
         return Err(Code::ERROR_INVALID_VALUE);
     }
-    // SAFETY: not null, so the caller vouches for a C string.
+    // SAFETY: not null, so the caller guarantees a C string.
     let kernel = Kernel::named(unsafe { CStr::from_ptr(name) }).ok_or(Code::ERROR_NOT_FOUND)?;
     let function = new_handle();
-    // SAFETY: the caller vouches for `out`.
-    unsafe { put(out, function) }?;
-    world.functions.insert(function, kernel);
+    // SAFETY: the caller guarantees `out`.
+    unsafe { write_out(out, function) }?;
+    driver.functions.insert(function, kernel);
     Ok(())
 }
 
 unsafe fn launch_shaped(
-    form: Form,
+    default_stream: DefaultStream,
     function: Handle,
     shape: [c_uint; 6],
     stream: Handle,
@@ -201,21 +201,21 @@ unsafe fn launch_shaped(
     extra: *mut *mut c_void,
 ) -> Outcome {
     let kernel = {
-        let world = world()?;
-        world.current()?;
-        *world.functions.get(&function).ok_or(Code::ERROR_INVALID_HANDLE)?
+        let driver = driver()?;
+        driver.current()?;
+        *driver.functions.get(&function).ok_or(Code::ERROR_INVALID_HANDLE)?
     };
     if shape.contains(&0) {
         return Err(Code::ERROR_INVALID_VALUE);
     }
-    // SAFETY: the caller vouches for the parameters.
+    // SAFETY: the caller guarantees the parameters.
     let values = unsafe { parameters(kernel, list, extra) }?;
-    submit(form, stream, kernel.with(&values))
+    submit(default_stream, stream, kernel.with(&values))
 }
 
 #[allow(clippy::too_many_arguments, reason = "the driver's")]
 pub(crate) unsafe fn launch(
-    form: Form,
+    default_stream: DefaultStream,
     function: Handle,
     gx: c_uint,
     gy: c_uint,
@@ -228,13 +228,13 @@ pub(crate) unsafe fn launch(
     list: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Outcome {
-    // SAFETY: the caller vouches for the parameters.
-    unsafe { launch_shaped(form, function, [gx, gy, gz, bx, by, bz], stream, list, extra) }
+    // SAFETY: the caller guarantees the parameters.
+    unsafe { launch_shaped(default_stream, function, [gx, gy, gz, bx, by, bz], stream, list, extra) }
 }
 
 #[allow(clippy::too_many_arguments, reason = "the driver's")]
 pub(crate) unsafe fn launch_cooperative(
-    form: Form,
+    default_stream: DefaultStream,
     function: Handle,
     gx: c_uint,
     gy: c_uint,
@@ -246,8 +246,10 @@ pub(crate) unsafe fn launch_cooperative(
     stream: Handle,
     list: *mut *mut c_void,
 ) -> Outcome {
-    // SAFETY: the caller vouches for the parameters.
-    unsafe { launch_shaped(form, function, [gx, gy, gz, bx, by, bz], stream, list, std::ptr::null_mut()) }
+    // SAFETY: the caller guarantees the parameters.
+    unsafe {
+        launch_shaped(default_stream, function, [gx, gy, gz, bx, by, bz], stream, list, std::ptr::null_mut())
+    }
 }
 
 /// `CUlaunchConfig`.
@@ -263,24 +265,24 @@ pub(crate) struct LaunchConfig {
 const _: () = assert!(std::mem::offset_of!(LaunchConfig, stream) == 32);
 
 pub(crate) unsafe fn launch_configured(
-    form: Form,
+    default_stream: DefaultStream,
     config: *const LaunchConfig,
     function: Handle,
     list: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Outcome {
-    // SAFETY: null, or the caller vouches for a configuration.
+    // SAFETY: null, or the caller guarantees a configuration.
     let config = unsafe { config.as_ref() }.ok_or(Code::ERROR_INVALID_VALUE)?;
-    // SAFETY: the caller vouches for the parameters.
-    unsafe { launch_shaped(form, function, config.shape, config.stream, list, extra) }
+    // SAFETY: the caller guarantees the parameters.
+    unsafe { launch_shaped(default_stream, function, config.shape, config.stream, list, extra) }
 }
 
 pub(crate) unsafe fn launch_host(
-    form: Form,
+    default_stream: DefaultStream,
     stream: Handle,
     function: Option<unsafe extern "C" fn(*mut c_void)>,
     data: *mut c_void,
 ) -> Outcome {
     let function = function.ok_or(Code::ERROR_INVALID_VALUE)?;
-    submit(form, stream, Work::Host { function, data: data as usize, begun: false })
+    submit(default_stream, stream, Work::Host { function, data: data as usize, started: false })
 }

@@ -2,23 +2,26 @@
 //!
 //! ```text
 //!   program ─ cuLaunchKernel ... ─► streams (stream.rs) ◄─ executor, a thread per context (executor.rs)
-//!      │                                                        │ "I have something to run" / "whose turn is it?"
+//!      │                                                        │ "has work" / "which context has the device?"
 //!      │                                                        ▼
-//!      │                              a file that all processes share (shared.rs): turns by timeslice (turns.rs)
+//!      │                              a file shared by all processes (shared.rs): the runlists (runlist.rs)
 //!      │                                                        ▲
-//!      └─ ioctl (hooked or not) ─► resource manager (rm.rs) ────┘ timeslices, stopping channels
+//!      └─ ioctl (hooked or not) ─► resource manager (rm.rs) ────┘ time slices, disabling of channels
 //! ```
 //!
-//! It behaves as the real thing where programs and schedulers can tell: launches return at once, streams keep their order and
-//! the default streams their meaning, kernels fill the device one at a time and change memory when they end, processes
-//! take turns by timeslice and a change costs time, and a process that is killed is off the device.
+//! It behaves as the vendor's driver where programs and schedulers can observe it:
+//! - Launches return at once. Streams keep their order, and the default streams their semantics.
+//! - Kernels occupy the whole device, one at a time, and change memory when they complete.
+//! - Contexts of different processes share the device in time slices, and a context switch costs time.
+//! - A process that is killed is removed from the device.
 //!
-//! It does not run code: whatever is loaded as a module has the three kernels of `kernel.rs`.
+//! It runs no code: every module that is loaded contains the three kernels of `kernel.rs`.
 
 mod capture;
 mod code;
 mod context;
 mod device;
+mod driver;
 mod event;
 mod executor;
 #[allow(non_snake_case, reason = "the vendor's names")]
@@ -26,9 +29,8 @@ mod exports;
 mod kernel;
 mod memory;
 mod rm;
+mod runlist;
 mod settings;
 mod shared;
 mod stream;
-mod turns;
-mod waits;
-mod world;
+mod stream_memory_ops;

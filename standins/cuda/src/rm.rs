@@ -1,15 +1,15 @@
-//! The resource manager, as far as a process and those who watch its calls meet it.
+//! NVIDIA's resource manager (RM), as far as a process and a library that hooks `ioctl` interact with it.
 //!
 //! ```text
 //!   client ─ device ─┬ subdevice
-//!                    ├ channel group (compute) ─ channels        four groups per context:
-//!                    └ channel group (copies)  ─ channel         the first computes, the others copy
+//!                    ├ channel group (compute engine) ─ channels   four channel groups per context:
+//!                    └ channel group (copy engine)    ─ channel    the first for compute, the rest for copies
 //! ```
 //!
-//! The vendor's driver reaches it with `ioctl`, through the loader, so that a library in front sees every call. So do we;
-//! and the `ioctl` that this library exports answers where the vendor's kernel module would. It has to come next after
-//! whoever stands in front: preloaded too, or linked. Where the system's own comes first, it does not know our
-//! descriptor, and we answer ourselves without anybody having seen the call.
+//! The vendor's driver calls the `ioctl` that the dynamic loader finds first, so that a library in front of it sees every
+//! call. This one does the same, and exports an `ioctl` that acts as the vendor's kernel module. For a hook to reach it,
+//! it must come directly behind the hook: preloaded too, or linked. If libc's `ioctl` comes first, the kernel rejects
+//! our descriptor, and the call is handled here without having been visible to a hook.
 
 mod abi;
 
@@ -32,26 +32,26 @@ use abi::{
 };
 
 use crate::device::pci;
+use crate::driver::{DriverGuard, Handle, driver};
+use crate::runlist::DEFAULT_TIME_SLICE;
 use crate::settings::Settings;
-use crate::turns::USUAL_SLICE;
-use crate::world::{Handle, Held, world};
 
-/// What the calls take on the real thing.
-const SET_TIMESLICE_TAKES: Duration = Duration::from_micros(148);
-const DISABLE_TAKES: Duration = Duration::from_micros(580);
-const ENABLE_TAKES: Duration = Duration::from_micros(210);
+/// How long the calls take on real hardware.
+const SET_TIMESLICE_DURATION: Duration = Duration::from_micros(148);
+const DISABLE_DURATION: Duration = Duration::from_micros(580);
+const ENABLE_DURATION: Duration = Duration::from_micros(210);
 
-/// Something that was allocated.
+/// An RM object.
 struct Object {
     class: u32,
     parent: u32,
     device: usize,
     engine: u32,
-    /// Whose channel group it is.
+    /// The context of a channel group or channel.
     context: Option<Handle>,
 }
 
-/// What was allocated by this process.
+/// The RM objects of this process.
 #[derive(Default)]
 pub(crate) struct Objects {
     all: HashMap<u32, Object>,
@@ -59,43 +59,43 @@ pub(crate) struct Objects {
     next: u32,
 }
 
-/// The descriptor that the calls are made on; -1 before the first.
+/// The descriptor for the calls; -1 before the first.
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
-/// One context at a time makes its objects.
-static MAKING: Mutex<()> = Mutex::new(());
+/// One context at a time allocates its objects.
+static ALLOCATION_LOCK: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// The context whose objects this thread is making.
-    static FOR: Cell<Handle> = const { Cell::new(0) };
+    /// The context that this thread allocates objects for.
+    static ALLOCATING_FOR: Cell<Handle> = const { Cell::new(0) };
 }
 
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 
-/// Makes a call as the vendor's driver does: to the `ioctl` that the loader finds first.
+/// Makes a call as the vendor's driver does: to the `ioctl` that the dynamic loader finds first.
 fn call<T>(request: c_ulong, argument: &mut T) {
     let fd = DESCRIPTOR.load(Ordering::Acquire);
     let argument = (&raw mut *argument).cast::<c_void>();
-    // SAFETY: a C string; the answer is an address or null.
+    // SAFETY: the name is a C string; the result is an address or null.
     let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ioctl".as_ptr()) };
     if !first.is_null() {
-        // SAFETY: whatever the loader has under this name takes what `ioctl` takes.
+        // SAFETY: a function of this name has the signature of `ioctl`.
         let first = unsafe { std::mem::transmute::<*mut c_void, Ioctl>(first) };
-        // SAFETY: the argument is what the request says, and lives until the call returns.
+        // SAFETY: the argument has the request's type and lives until the call returns.
         if unsafe { first(fd, request, argument) } == 0 {
             return;
         }
     }
     // SAFETY: as above.
-    let _ = unsafe { answer(request, argument) };
+    let _ = unsafe { handle(request, argument) };
 }
 
-/// Opens the descriptor that the calls go to.
+/// Opens the descriptor for the calls.
 fn open() -> bool {
     if DESCRIPTOR.load(Ordering::Acquire) >= 0 {
         return true;
     }
-    let Ok(made) = memfd_create("standin-nvidiactl", MemfdFlags::CLOEXEC) else { return false };
-    DESCRIPTOR.store(made.into_raw_fd(), Ordering::Release);
+    let Ok(fd) = memfd_create("standin-nvidiactl", MemfdFlags::CLOEXEC) else { return false };
+    DESCRIPTOR.store(fd.into_raw_fd(), Ordering::Release);
     true
 }
 
@@ -114,19 +114,19 @@ fn control_with<T>(client: u32, object: u32, command: u32, parameters: &mut T) {
     call(CONTROL, &mut Control { client, object, command, flags: 0, parameters, size, status: u32::MAX });
 }
 
-/// Makes the objects of a new context, and those that all contexts share if it is the first.
-pub(crate) fn make_channels(context: Handle, device: usize) {
+/// Allocates the objects of a new context, and on the first one those that all contexts share.
+pub(crate) fn allocate_channels(context: Handle, device: usize) {
     if !Settings::get().resource_manager {
         return;
     }
-    let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _lock = ALLOCATION_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     if !open() {
         return;
     }
-    let Some((mut client, shared)) = world().ok().map(|world| {
-        let all = &world.objects.all;
+    let Some((mut client, shared)) = driver().ok().map(|driver| {
+        let all = &driver.objects.all;
         let shared = all.iter().find(|(_, object)| object.class == DEVICE && object.device == device);
-        (world.objects.client, shared.map(|(handle, _)| *handle))
+        (driver.objects.client, shared.map(|(handle, _)| *handle))
     }) else {
         return;
     };
@@ -138,7 +138,7 @@ pub(crate) fn make_channels(context: Handle, device: usize) {
         allocate(client, made, new_object(), SUBDEVICE, &mut [0]);
         made
     });
-    FOR.set(context);
+    ALLOCATING_FOR.set(context);
     let mut compute = 0;
     for group in 0..GROUPS {
         let (engine, channels) = match group {
@@ -154,19 +154,19 @@ pub(crate) fn make_channels(context: Handle, device: usize) {
             compute = made;
         }
     }
-    control_with(client, compute, SET_TIMESLICE, &mut (USUAL_SLICE / 1_000));
-    FOR.set(0);
+    control_with(client, compute, SET_TIMESLICE, &mut (DEFAULT_TIME_SLICE / 1_000));
+    ALLOCATING_FOR.set(0);
 }
 
-/// Frees the objects of a context that has ended.
+/// Frees the objects of a destroyed context.
 pub(crate) fn free_channels(context: Handle) {
-    let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
-    let Ok(held) = world() else { return };
-    let client = held.objects.client;
-    let its = held.objects.all.iter().filter(|(_, object)| object.context == Some(context));
+    let _lock = ALLOCATION_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let Ok(guard) = driver() else { return };
+    let client = guard.objects.client;
+    let its = guard.objects.all.iter().filter(|(_, object)| object.context == Some(context));
     let mut its: Vec<_> = its.map(|(handle, object)| (object.class, *handle, object.parent)).collect();
-    drop(held);
-    // Channels before the groups they are in.
+    drop(guard);
+    // Channels before their channel groups.
     its.sort_unstable_by_key(|(class, ..)| std::cmp::Reverse(*class));
     for (_, old, parent) in its {
         call(FREE, &mut Free { root: client, parent, old, status: u32::MAX });
@@ -174,55 +174,56 @@ pub(crate) fn free_channels(context: Handle) {
 }
 
 fn new_object() -> u32 {
-    world().map_or(0, |mut world| {
-        world.objects.next += 1;
-        0x5c00_0000 + world.objects.next
+    driver().map_or(0, |mut driver| {
+        driver.objects.next += 1;
+        0x5c00_0000 + driver.objects.next
     })
 }
 
-/// Answers calls on our descriptor, and hands on all others.
+/// Handles calls on our descriptor, and forwards all others to the kernel.
 ///
 /// # Safety
-/// As the system's function of this name demands.
+/// The requirements of the system's function of this name.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     if fd >= 0 && fd == DESCRIPTOR.load(Ordering::Acquire) {
-        // SAFETY: the caller vouches for the argument.
-        if let Some(answer) = unsafe { answer(request, argument) } {
-            return answer;
+        // SAFETY: the caller guarantees the argument.
+        if let Some(result) = unsafe { handle(request, argument) } {
+            return result;
         }
     }
-    // SAFETY: the caller's own arguments.
-    let answer = unsafe { libc::syscall(libc::SYS_ioctl, fd, request, argument) };
-    c_int::try_from(answer).unwrap_or(-1)
+    // SAFETY: the caller's arguments, unchanged.
+    let result = unsafe { libc::syscall(libc::SYS_ioctl, fd, request, argument) };
+    c_int::try_from(result).unwrap_or(-1)
 }
 
-/// What the vendor's kernel module would do; none if it is not one of its calls, or not from the process that opened it.
-unsafe fn answer(request: c_ulong, argument: *mut c_void) -> Option<c_int> {
-    let world = world().ok()?;
+/// Does what the vendor's kernel module would. None if the request is not one of its calls, or if the driver is not
+/// initialized in this process.
+unsafe fn handle(request: c_ulong, argument: *mut c_void) -> Option<c_int> {
+    let driver = driver().ok()?;
     if argument.is_null() {
         return None;
     }
-    // SAFETY: the request says what the argument points at, and the caller vouches that it does.
+    // SAFETY: the request determines the argument's type, and the caller guarantees that it points to one.
     unsafe {
         match request {
             ALLOC => {
                 let alloc = &mut *argument.cast::<Alloc>();
                 let first = first_words(alloc.parameters, alloc.size);
-                (alloc.new, alloc.status) = make(world, alloc.parent, alloc.new, alloc.class, first);
+                (alloc.new, alloc.status) = create(driver, alloc.parent, alloc.new, alloc.class, first);
             }
             SHORT_ALLOC => {
                 let alloc = &mut *argument.cast::<ShortAlloc>();
                 let first = first_words(alloc.parameters, alloc.size);
-                (alloc.new, alloc.status) = make(world, alloc.parent, alloc.new, alloc.class, first);
+                (alloc.new, alloc.status) = create(driver, alloc.parent, alloc.new, alloc.class, first);
             }
             CONTROL => {
                 let control = &mut *argument.cast::<Control>();
-                control.status = self::control(world, control);
+                control.status = self::control(driver, control);
             }
             FREE => {
                 let free = &mut *argument.cast::<Free>();
-                free.status = remove(world, free.old);
+                free.status = remove(driver, free.old);
             }
             _ => return None,
         }
@@ -230,19 +231,19 @@ unsafe fn answer(request: c_ulong, argument: *mut c_void) -> Option<c_int> {
     Some(0)
 }
 
-/// The first words of an allocation's parameters; zero where there are none.
+/// The first words of an allocation's parameters; zero where the parameters are shorter.
 unsafe fn first_words(parameters: u64, size: u32) -> [u32; 4] {
     let mut words = [0; 4];
     if parameters != 0 {
         let length = usize::try_from(size).unwrap_or(0).min(size_of_val(&words));
-        // SAFETY: the caller vouches for so many bytes.
+        // SAFETY: the caller guarantees `size` bytes.
         unsafe { std::ptr::copy_nonoverlapping(parameters as *const u8, words.as_mut_ptr().cast(), length) };
     }
     words
 }
 
-fn make(mut world: Held, parent: u32, new: u32, class: u32, parameters: [u32; 4]) -> (u32, u32) {
-    let objects = &mut world.objects;
+fn create(mut driver: DriverGuard, parent: u32, new: u32, class: u32, parameters: [u32; 4]) -> (u32, u32) {
+    let objects = &mut driver.objects;
     let of_class = |handle: u32, class: u32| objects.all.get(&handle).filter(|object| object.class == class);
     let object = |device: usize, engine: u32, context: Option<Handle>| Object {
         class,
@@ -264,7 +265,7 @@ fn make(mut world: Held, parent: u32, new: u32, class: u32, parameters: [u32; 4]
             .map(|device| object(device, 0, None)),
         SUBDEVICE => of_class(parent, DEVICE).map(|device| object(device.device, 0, None)),
         CHANNEL_GROUP => {
-            let context = Some(FOR.get()).filter(|context| *context != 0);
+            let context = Some(ALLOCATING_FOR.get()).filter(|context| *context != 0);
             of_class(parent, DEVICE).map(|device| object(device.device, parameters[3], context))
         }
         CHANNEL => {
@@ -280,12 +281,12 @@ fn make(mut world: Held, parent: u32, new: u32, class: u32, parameters: [u32; 4]
     (new, OK)
 }
 
-fn remove(mut world: Held, old: u32) -> u32 {
-    let objects = &mut world.objects.all;
+fn remove(mut driver: DriverGuard, old: u32) -> u32 {
+    let objects = &mut driver.objects.all;
     if objects.remove(&old).is_none() {
         return NOT_FOUND;
     }
-    // With an object goes what was made in it.
+    // Freeing an object frees its children.
     let mut gone = vec![old];
     while let Some(parent) = gone.pop() {
         let children: Vec<_> =
@@ -298,10 +299,10 @@ fn remove(mut world: Held, old: u32) -> u32 {
     OK
 }
 
-/// What a control call asks of an object. Answers its status.
-unsafe fn control(world: Held, control: &Control) -> u32 {
-    let Some(object) = world.objects.all.get(&control.object) else { return NOT_FOUND };
-    if control.client != world.objects.client {
+/// Performs a control call. Returns its status.
+unsafe fn control(driver: DriverGuard, control: &Control) -> u32 {
+    let Some(object) = driver.objects.all.get(&control.object) else { return NOT_FOUND };
+    if control.client != driver.objects.client {
         return NOT_FOUND;
     }
     let (class, device, engine, context) = (object.class, object.device, object.engine, object.context);
@@ -309,29 +310,31 @@ unsafe fn control(world: Held, control: &Control) -> u32 {
     let parameters = control.parameters as *mut c_void;
     match (control.command, class) {
         (SET_TIMESLICE, CHANNEL_GROUP) if carries(8) => {
-            // What the driver itself sets when the context is made is always allowed.
-            if !Settings::get().timeslices && FOR.get() == 0 {
+            // The time slice that the driver itself sets for a new context is always allowed.
+            if !Settings::get().timeslices && ALLOCATING_FOR.get() == 0 {
                 return INSUFFICIENT_PERMISSIONS;
             }
-            // SAFETY: the caller vouches for parameters of this size.
+            // SAFETY: the caller guarantees parameters of this size.
             let us = unsafe { parameters.cast::<u64>().read_unaligned() };
             if us == 0 {
                 return INVALID_ARGUMENT;
             }
-            let its =
-                context.filter(|_| engine == COMPUTE_ENGINE).and_then(|context| world.contexts.get(&context));
+            let its = context
+                .filter(|_| engine == COMPUTE_ENGINE)
+                .and_then(|context| driver.contexts.get(&context));
             if let Some(context) = its {
-                context.seat.set_slice_us(us);
-                context.seat.wake();
+                context.entry.set_time_slice_us(us);
+                context.entry.wake();
             }
-            drop(world);
-            std::thread::sleep(SET_TIMESLICE_TAKES);
+            drop(driver);
+            std::thread::sleep(SET_TIMESLICE_DURATION);
             OK
         }
         (GET_TIMESLICE, CHANNEL_GROUP) if carries(8) => {
-            let its =
-                context.filter(|_| engine == COMPUTE_ENGINE).and_then(|context| world.contexts.get(&context));
-            let us = its.map_or(USUAL_SLICE / 1_000, |context| context.seat.slice_us());
+            let its = context
+                .filter(|_| engine == COMPUTE_ENGINE)
+                .and_then(|context| driver.contexts.get(&context));
+            let us = its.map_or(DEFAULT_TIME_SLICE / 1_000, |context| context.entry.time_slice_us());
             // SAFETY: as above.
             unsafe { parameters.cast::<u64>().write_unaligned(us) };
             OK
@@ -339,7 +342,7 @@ unsafe fn control(world: Held, control: &Control) -> u32 {
         (DISABLE_CHANNELS, SUBDEVICE) if !Settings::get().channel_stops => INSUFFICIENT_PERMISSIONS,
         (DISABLE_CHANNELS, SUBDEVICE) if carries(size_of::<DisableChannels>()) => {
             // SAFETY: as above.
-            disable(world, &unsafe { parameters.cast::<DisableChannels>().read_unaligned() })
+            disable(driver, &unsafe { parameters.cast::<DisableChannels>().read_unaligned() })
         }
         (GPU_GET_ID, SUBDEVICE) if carries(4) => {
             // SAFETY: as above.
@@ -358,7 +361,7 @@ unsafe fn control(world: Held, control: &Control) -> u32 {
             unsafe { info.write_unaligned(PciInfo { gpu, domain, bus, slot }) };
             OK
         }
-        // They succeed on the real thing, and nothing that matters here comes of it.
+        // These succeed on real hardware and have no effect on what is modelled here.
         (SCHEDULE | PREEMPT | SET_INTERLEAVE_LEVEL, CHANNEL_GROUP) | (SET_PREEMPTION_MODE, SUBDEVICE) => OK,
         (SET_TIMESLICE | GET_TIMESLICE | DISABLE_CHANNELS | GPU_GET_ID | GPU_GET_PCI_INFO, _) => {
             INVALID_ARGUMENT
@@ -367,26 +370,26 @@ unsafe fn control(world: Held, control: &Control) -> u32 {
     }
 }
 
-/// How the resource manager calls a device: by where it is.
+/// The RM's id of a GPU, derived from its PCI address.
 fn gpu_id(device: usize) -> u32 {
     let (domain, bus, slot) = pci(device);
     (domain << 16) | (u32::from(bus) << 8) | u32::from(slot)
 }
 
-/// Stops contexts all of whose compute channels are listed, or lets them go on.
-fn disable(mut world: Held, wanted: &DisableChannels) -> u32 {
+/// Disables or enables the contexts whose compute channels are all listed.
+fn disable(mut driver: DriverGuard, wanted: &DisableChannels) -> u32 {
     let count = usize::try_from(wanted.count).unwrap_or(usize::MAX);
     if count > wanted.channels.len() || wanted.event != 0 {
         return INVALID_ARGUMENT;
     }
     let listed = &wanted.channels[..count];
-    let client = world.objects.client;
-    let known = |channel: &u32| world.objects.all.get(channel).is_some_and(|object| object.class == CHANNEL);
+    let client = driver.objects.client;
+    let known = |channel: &u32| driver.objects.all.get(channel).is_some_and(|object| object.class == CHANNEL);
     if !listed.iter().all(known) || wanted.clients[..count].iter().any(|one| *one != client) {
         return NOT_FOUND;
     }
-    let all = &world.objects.all;
-    let whole: Vec<_> = world
+    let all = &driver.objects.all;
+    let whole: Vec<_> = driver
         .contexts
         .keys()
         .copied()
@@ -399,14 +402,14 @@ fn disable(mut world: Held, wanted: &DisableChannels) -> u32 {
         .collect();
     let disable = wanted.disable != 0;
     for context in whole {
-        if let Some(context) = world.contexts.get_mut(&context) {
-            context.suspended = disable;
-            // At once, not when the executor comes to look: no time passes for it until it is let go on.
-            context.seat.look(None);
-            context.seat.wake();
+        if let Some(context) = driver.contexts.get_mut(&context) {
+            context.is_disabled = disable;
+            // At once, before the executor runs: no device time passes for it until its channels are enabled.
+            context.entry.report(None);
+            context.entry.wake();
         }
     }
-    drop(world);
-    std::thread::sleep(if disable { DISABLE_TAKES } else { ENABLE_TAKES });
+    drop(driver);
+    std::thread::sleep(if disable { DISABLE_DURATION } else { ENABLE_DURATION });
     OK
 }

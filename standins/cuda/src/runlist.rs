@@ -1,125 +1,131 @@
-//! Whose turn it is on the device: the rule by which contexts of all processes share it.
+//! The runlist of a device: which context has the device, by time slices, over all processes.
 //!
 //! ```text
-//!   A  ████████████░░░░              ████  one slice of A ends, and B wants the device
-//!   B              ░░░░████████            ░░░░  the change costs time
-//!   C                          ░░░░██      B has nothing left to run: the change comes at once
+//!   A  ████████████░░░░              ████  a time slice of A ends, and B has work
+//!   B              ░░░░████████            ░░░░  the context switch costs time
+//!   C                          ░░░░██      B runs out of work: the switch follows at once
 //! ```
 //!
-//! The device changes hands when the slice of whoever has it has ended and somebody else has something to run, or when it
-//! has nothing to run itself. While nobody else wants it, slices follow each other without a gap.
+//! The device switches to the next context when the running context's time slice has ended and another context has work,
+//! or when the running context runs out of work. Without contention, time slices follow each other without a gap.
 //!
-//! Nothing here moves by itself. The state is a function of what was said and of the time: whoever looks brings it to the
-//! present with [`Turns::advance`], however late it comes. So a process that the host has not scheduled for a while
-//! neither keeps the device too long nor loses what it was due.
+//! No thread drives the runlist. Its state follows from what the contexts reported and from the current time: every
+//! access first calls [`Runlist::advance`], no matter how late. So a process that the host did not schedule for some time
+//! neither keeps the device too long nor loses the device time that it was due.
 
-/// How many contexts can share a device.
-pub(crate) const SLOTS: usize = 64;
-/// What the driver gives a context when it is made.
-pub(crate) const USUAL_SLICE: u64 = 2_048_000;
+/// The maximum number of contexts on a device.
+pub(crate) const MAX_CONTEXTS: usize = 64;
+/// The time slice of a new context, in nanoseconds: the vendor driver's default.
+pub(crate) const DEFAULT_TIME_SLICE: u64 = 2_048_000;
 
-/// A context, as the device sees it. Times are in nanoseconds.
+/// A context in the runlist. Times are in nanoseconds.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Slot {
-    /// Whose it is; 0: nobody's.
+pub(crate) struct Entry {
+    /// The process of the context; 0 if the entry is free.
     pub(crate) pid: u32,
-    /// Whether it has something to run; else 0.
+    /// Whether it has work; else 0.
     runnable: u32,
-    /// Since when it has, or has not.
+    /// When `runnable` last changed.
     since: u64,
     slice: u64,
-    /// For how long it had the device and something to run, all in all.
+    /// For how long it had the device and work in total.
     used: u64,
 }
 
-/// See the head of this file. All zero is a device that nobody has used.
+/// The runlist. All zero is a device that has not been used.
 #[repr(C)]
 #[derive(Clone, Debug)]
-pub(crate) struct Turns {
-    /// The slot that has the device, or had it last, plus one.
+pub(crate) struct Runlist {
+    /// The index of the context that has the device, or had it last, plus one.
     owner: u64,
-    /// From when on it can use it: the change takes its time.
-    begins: u64,
-    /// When its first slice began; the others follow.
-    epoch: u64,
-    /// Until when all is accounted for.
-    accounted: u64,
-    slots: [Slot; SLOTS],
+    /// When the context switch to the owner is complete.
+    switched_at: u64,
+    /// When the owner's first time slice started; further ones follow without a gap.
+    slices_start: u64,
+    /// The time up to which device time has been accounted_until.
+    accounted_until: u64,
+    slots: [Entry; MAX_CONTEXTS],
 }
 
-impl Turns {
+impl Runlist {
     #[cfg(test)]
     fn new() -> Self {
-        Self { owner: 0, begins: 0, epoch: 0, accounted: 0, slots: [Slot::default(); SLOTS] }
+        Self {
+            owner: 0,
+            switched_at: 0,
+            slices_start: 0,
+            accounted_until: 0,
+            slots: [Entry::default(); MAX_CONTEXTS],
+        }
     }
 
-    /// Who has the device, or had it last.
+    /// The context that has the device, or had it last.
     pub(crate) fn owner(&self) -> Option<usize> {
-        usize::try_from(self.owner).ok()?.checked_sub(1).filter(|slot| *slot < SLOTS)
+        usize::try_from(self.owner).ok()?.checked_sub(1).filter(|slot| *slot < MAX_CONTEXTS)
     }
 
-    /// From when on the owner can use the device.
-    pub(crate) fn begins(&self) -> u64 {
-        self.begins
+    /// When the context switch to the owner is complete.
+    pub(crate) fn switched_at(&self) -> u64 {
+        self.switched_at
     }
 
-    /// For how long this context had the device and something to run.
+    /// For how long this context had the device and work.
     pub(crate) fn used(&self, slot: usize) -> u64 {
         self.slots[slot].used
     }
 
-    /// Whose a slot is; 0: nobody's.
+    /// The process of a context; 0 if the entry is free.
     pub(crate) fn pid(&self, slot: usize) -> u32 {
         self.slots[slot].pid
     }
 
-    /// Gives a slot to a new context.
-    pub(crate) fn admit(&mut self, slot: usize, pid: u32, now: u64) {
-        self.vacate(slot, now);
-        self.slots[slot] = Slot { pid, since: now, slice: USUAL_SLICE, ..Slot::default() };
+    /// Assigns an entry to a new context.
+    pub(crate) fn insert(&mut self, slot: usize, pid: u32, now: u64) {
+        self.remove(slot, now);
+        self.slots[slot] = Entry { pid, since: now, slice: DEFAULT_TIME_SLICE, ..Entry::default() };
     }
 
-    /// A context is no more.
-    pub(crate) fn vacate(&mut self, slot: usize, now: u64) {
-        self.slots[slot] = Slot::default();
+    /// Removes a context.
+    pub(crate) fn remove(&mut self, slot: usize, now: u64) {
+        self.slots[slot] = Entry::default();
         if self.owner() == Some(slot) {
             self.owner = 0;
-            self.accounted = self.accounted.max(now);
+            self.accounted_until = self.accounted_until.max(now);
         }
     }
 
-    /// The slice of a context.
-    pub(crate) fn slice(&self, slot: usize) -> u64 {
+    /// The time slice of a context.
+    pub(crate) fn time_slice(&self, slot: usize) -> u64 {
         self.slots[slot].slice
     }
 
-    /// Sets the slice of a context. The one that runs begins a new one.
-    pub(crate) fn set_slice(&mut self, slot: usize, slice: u64, now: u64, switch: u64) {
+    /// Sets the time slice of a context. If it has the device, a new time slice starts.
+    pub(crate) fn set_time_slice(&mut self, slot: usize, slice: u64, now: u64, switch: u64) {
         self.advance(now, switch);
         self.slots[slot].slice = slice.max(1);
         if self.owner() == Some(slot) {
-            self.epoch = self.begins.max(now);
+            self.slices_start = self.switched_at.max(now);
         }
         self.advance(now, switch);
     }
 
-    /// Says that a context has something to run, and since when: as far back as nobody has looked since.
-    pub(crate) fn want(&mut self, slot: usize, since: u64, now: u64, switch: u64) {
+    /// Reports that a context has work, and since when. The past up to the last access is not revised.
+    pub(crate) fn set_runnable(&mut self, slot: usize, since: u64, now: u64, switch: u64) {
         if self.slots[slot].runnable == 0 {
-            let since = since.max(self.accounted).min(now);
+            let since = since.max(self.accounted_until).min(now);
             self.advance(since, switch);
             self.slots[slot].runnable = 1;
             self.slots[slot].since = since;
             if self.owner() == Some(slot) {
-                self.epoch = self.begins.max(since);
+                self.slices_start = self.switched_at.max(since);
             }
         }
         self.advance(now, switch);
     }
 
-    /// Says that a context has nothing to run any more.
-    pub(crate) fn rest(&mut self, slot: usize, now: u64, switch: u64) {
+    /// Reports that a context has no more work.
+    pub(crate) fn set_idle(&mut self, slot: usize, now: u64, switch: u64) {
         self.advance(now, switch);
         if self.slots[slot].runnable != 0 {
             self.slots[slot].runnable = 0;
@@ -128,42 +134,43 @@ impl Turns {
         }
     }
 
-    /// Those who want the device, beginning after a slot.
-    pub(crate) fn wanting_after(&self, slot: usize) -> impl Iterator<Item = usize> + '_ {
-        (1..=SLOTS).map(move |n| (slot + n) % SLOTS).filter(|n| self.slots[*n].runnable != 0)
+    /// The contexts with work, starting after an index.
+    pub(crate) fn runnable_after(&self, slot: usize) -> impl Iterator<Item = usize> + '_ {
+        (1..=MAX_CONTEXTS).map(move |n| (slot + n) % MAX_CONTEXTS).filter(|n| self.slots[*n].runnable != 0)
     }
 
-    /// When the device changes hands, if nothing else happens.
-    pub(crate) fn next_change(&self) -> Option<u64> {
+    /// When the device switches to another context, if nothing else happens.
+    pub(crate) fn next_switch(&self) -> Option<u64> {
         let Some(owner) = self.owner() else {
-            let first = self.wanting_after(SLOTS - 1).map(|slot| self.slots[slot].since).min()?;
-            return Some(first.max(self.accounted));
+            let first = self.runnable_after(MAX_CONTEXTS - 1).map(|slot| self.slots[slot].since).min()?;
+            return Some(first.max(self.accounted_until));
         };
-        let others = self.wanting_after(owner).filter(|slot| *slot != owner);
+        let others = self.runnable_after(owner).filter(|slot| *slot != owner);
         let wanted = others.map(|slot| self.slots[slot].since).min()?;
         let its = self.slots[owner];
         if its.runnable == 0 {
-            return Some(wanted.max(its.since).max(self.accounted));
+            return Some(wanted.max(its.since).max(self.accounted_until));
         }
         let slice = its.slice.max(1);
-        let slices = wanted.saturating_sub(self.epoch).div_ceil(slice).max(1);
-        Some((self.epoch + slices * slice).max(self.accounted))
+        let slices = wanted.saturating_sub(self.slices_start).div_ceil(slice).max(1);
+        Some((self.slices_start + slices * slice).max(self.accounted_until))
     }
 
-    /// Brings everything to the present.
+    /// Brings the runlist to the present.
     pub(crate) fn advance(&mut self, now: u64, switch: u64) {
-        while let Some(at) = self.next_change().filter(|at| *at <= now) {
+        while let Some(at) = self.next_switch().filter(|at| *at <= now) {
             self.account(at);
             let before = self.owner();
-            let first = before.unwrap_or(SLOTS - 1);
-            let next =
-                self.wanting_after(first).find(|slot| Some(*slot) != before && self.slots[*slot].since <= at);
-            // Whoever makes the device change wants it, so there always is one.
+            let first = before.unwrap_or(MAX_CONTEXTS - 1);
+            let next = self
+                .runnable_after(first)
+                .find(|slot| Some(*slot) != before && self.slots[*slot].since <= at);
+            // The context that makes the device switch has work, so there always is one.
             let Some(next) = next else { break };
             self.owner = next as u64 + 1;
-            // Nothing has to be saved of a device that nobody has used, or whose last user is no more.
-            self.begins = at + if before.is_some() { switch } else { 0 };
-            self.epoch = self.begins;
+            // If the device has not been used, or its last context was removed, there is no context to save.
+            self.switched_at = at + if before.is_some() { switch } else { 0 };
+            self.slices_start = self.switched_at;
         }
         self.account(now);
     }
@@ -172,10 +179,10 @@ impl Turns {
         if let Some(owner) = self.owner() {
             let its = &mut self.slots[owner];
             if its.runnable != 0 {
-                its.used += until.saturating_sub(self.accounted.max(self.begins).max(its.since));
+                its.used += until.saturating_sub(self.accounted_until.max(self.switched_at).max(its.since));
             }
         }
-        self.accounted = self.accounted.max(until);
+        self.accounted_until = self.accounted_until.max(until);
     }
 }
 
@@ -187,98 +194,98 @@ mod tests {
     const MS: u64 = 1_000_000;
     const SWITCH: u64 = 180 * US;
 
-    fn device(contexts: usize) -> Turns {
-        let mut turns = Turns::new();
+    fn device(contexts: usize) -> Runlist {
+        let mut runlist = Runlist::new();
         for slot in 0..contexts {
-            turns.admit(slot, 1, 0);
+            runlist.insert(slot, 1, 0);
         }
-        turns
+        runlist
     }
 
     #[test]
-    fn alone_a_context_has_the_device_all_the_time() {
-        let mut turns = device(1);
-        turns.want(0, MS, MS, SWITCH);
-        turns.advance(101 * MS, SWITCH);
-        assert_eq!(turns.used(0), 100 * MS);
-        turns.rest(0, 102 * MS, SWITCH);
-        turns.want(0, 110 * MS, 110 * MS, SWITCH);
-        turns.advance(111 * MS, SWITCH);
-        assert_eq!(turns.used(0), 102 * MS, "idle time is not used, and coming back costs nothing");
+    fn single_context_has_the_device_all_the_time() {
+        let mut runlist = device(1);
+        runlist.set_runnable(0, MS, MS, SWITCH);
+        runlist.advance(101 * MS, SWITCH);
+        assert_eq!(runlist.used(0), 100 * MS);
+        runlist.set_idle(0, 102 * MS, SWITCH);
+        runlist.set_runnable(0, 110 * MS, 110 * MS, SWITCH);
+        runlist.advance(111 * MS, SWITCH);
+        assert_eq!(runlist.used(0), 102 * MS, "idle time is not used, and resuming costs nothing");
     }
 
     #[test]
-    fn whoever_comes_waits_for_the_end_of_the_slice_and_for_the_change() {
-        let mut turns = device(2);
-        turns.want(0, 0, 0, SWITCH);
-        turns.want(1, MS, MS, SWITCH);
-        turns.advance(3 * MS, SWITCH);
-        assert_eq!(turns.owner(), Some(1));
-        assert_eq!(turns.begins(), USUAL_SLICE + SWITCH);
-        assert_eq!(turns.used(0), USUAL_SLICE);
-        turns.rest(1, 3 * MS, SWITCH);
-        assert_eq!((turns.owner(), turns.begins()), (Some(0), 3 * MS + SWITCH), "idle: at once");
-        assert_eq!(turns.used(1), 3 * MS - USUAL_SLICE - SWITCH);
+    fn newcomer_waits_for_the_end_of_the_time_slice_and_for_the_switch() {
+        let mut runlist = device(2);
+        runlist.set_runnable(0, 0, 0, SWITCH);
+        runlist.set_runnable(1, MS, MS, SWITCH);
+        runlist.advance(3 * MS, SWITCH);
+        assert_eq!(runlist.owner(), Some(1));
+        assert_eq!(runlist.switched_at(), DEFAULT_TIME_SLICE + SWITCH);
+        assert_eq!(runlist.used(0), DEFAULT_TIME_SLICE);
+        runlist.set_idle(1, 3 * MS, SWITCH);
+        assert_eq!((runlist.owner(), runlist.switched_at()), (Some(0), 3 * MS + SWITCH), "idle: at once");
+        assert_eq!(runlist.used(1), 3 * MS - DEFAULT_TIME_SLICE - SWITCH);
     }
 
     #[test]
-    fn a_short_slice_gives_way_at_once_and_a_long_one_keeps_the_device() {
-        let mut turns = device(2);
-        turns.set_slice(0, US, 0, SWITCH);
-        turns.set_slice(1, 10 * MS, 0, SWITCH);
-        turns.want(0, 0, 0, SWITCH);
-        turns.want(1, 5 * MS + 1, 5 * MS + 1, SWITCH);
-        turns.advance(14 * MS, SWITCH);
-        assert_eq!(turns.owner(), Some(1));
-        assert_eq!(turns.begins(), 5 * MS + US + SWITCH);
-        turns.advance(5 * MS + US + SWITCH + 10 * MS, SWITCH);
-        assert_eq!(turns.owner(), Some(0));
+    fn short_time_slice_is_preempted_at_once_and_long_one_keeps_the_device() {
+        let mut runlist = device(2);
+        runlist.set_time_slice(0, US, 0, SWITCH);
+        runlist.set_time_slice(1, 10 * MS, 0, SWITCH);
+        runlist.set_runnable(0, 0, 0, SWITCH);
+        runlist.set_runnable(1, 5 * MS + 1, 5 * MS + 1, SWITCH);
+        runlist.advance(14 * MS, SWITCH);
+        assert_eq!(runlist.owner(), Some(1));
+        assert_eq!(runlist.switched_at(), 5 * MS + US + SWITCH);
+        runlist.advance(5 * MS + US + SWITCH + 10 * MS, SWITCH);
+        assert_eq!(runlist.owner(), Some(0));
     }
 
     #[test]
-    fn two_with_the_shortest_slices_do_little_but_change() {
-        let mut turns = device(2);
+    fn contexts_with_minimal_time_slices_spend_most_time_switching() {
+        let mut runlist = device(2);
         for slot in 0..2 {
-            turns.set_slice(slot, US, 0, SWITCH);
-            turns.want(slot, 0, 0, SWITCH);
+            runlist.set_time_slice(slot, US, 0, SWITCH);
+            runlist.set_runnable(slot, 0, 0, SWITCH);
         }
-        turns.advance(100 * MS, SWITCH);
-        let worked = turns.used(0) + turns.used(1);
+        runlist.advance(100 * MS, SWITCH);
+        let worked = runlist.used(0) + runlist.used(1);
         assert!(worked < MS, "{worked}");
-        assert!(turns.used(0) > 0 && turns.used(1) > 0);
+        assert!(runlist.used(0) > 0 && runlist.used(1) > 0);
     }
 
     #[test]
-    fn whoever_says_late_that_it_wanted_the_device_has_had_it_if_nobody_else_did() {
-        let mut turns = device(2);
-        turns.want(0, MS, 4 * MS, SWITCH);
-        assert_eq!(turns.used(0), 3 * MS);
-        // Looked at until 4 ms: the past is what it was.
-        turns.want(1, 2 * MS, 5 * MS, SWITCH);
-        assert_eq!(turns.owner(), Some(0));
-        assert_eq!(turns.used(0), 4 * MS);
+    fn late_report_of_work_counts_if_the_device_was_idle() {
+        let mut runlist = device(2);
+        runlist.set_runnable(0, MS, 4 * MS, SWITCH);
+        assert_eq!(runlist.used(0), 3 * MS);
+        // The runlist was advanced to 4 ms: the past is not revised.
+        runlist.set_runnable(1, 2 * MS, 5 * MS, SWITCH);
+        assert_eq!(runlist.owner(), Some(0));
+        assert_eq!(runlist.used(0), 4 * MS);
     }
 
     #[test]
-    fn shares_follow_slices() {
-        let mut turns = device(2);
-        turns.set_slice(0, 9 * MS, 0, SWITCH);
-        turns.set_slice(1, MS, 0, SWITCH);
-        turns.want(0, 0, 0, SWITCH);
-        turns.want(1, 0, 0, SWITCH);
-        turns.advance(1_000 * MS, SWITCH);
-        let (first, second) = (turns.used(0), turns.used(1));
+    fn device_time_is_proportional_to_time_slices() {
+        let mut runlist = device(2);
+        runlist.set_time_slice(0, 9 * MS, 0, SWITCH);
+        runlist.set_time_slice(1, MS, 0, SWITCH);
+        runlist.set_runnable(0, 0, 0, SWITCH);
+        runlist.set_runnable(1, 0, 0, SWITCH);
+        runlist.advance(1_000 * MS, SWITCH);
+        let (first, second) = (runlist.used(0), runlist.used(1));
         assert!(first > 8 * second && first < 10 * second, "{first} {second}");
     }
 
     #[test]
-    fn a_context_that_is_no_more_has_nothing() {
-        let mut turns = device(2);
-        turns.want(0, 0, 0, SWITCH);
-        turns.want(1, 0, 0, SWITCH);
-        turns.vacate(0, MS);
-        turns.advance(2 * MS, SWITCH);
-        assert_eq!((turns.owner(), turns.begins()), (Some(1), MS));
-        assert_eq!(turns.used(1), MS);
+    fn removed_context_gets_no_device_time() {
+        let mut runlist = device(2);
+        runlist.set_runnable(0, 0, 0, SWITCH);
+        runlist.set_runnable(1, 0, 0, SWITCH);
+        runlist.remove(0, MS);
+        runlist.advance(2 * MS, SWITCH);
+        assert_eq!((runlist.owner(), runlist.switched_at()), (Some(1), MS));
+        assert_eq!(runlist.used(1), MS);
     }
 }

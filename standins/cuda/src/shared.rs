@@ -1,8 +1,8 @@
-//! The file through which processes share the devices, and a context's seat at one of them.
+//! The file through which processes share the devices, and a context's entry in the runlist of one of them.
 //!
-//! Two kinds of locks lie on the file, beyond its end: one per device, held while its [`Turns`] are looked at, and one per
-//! seat, held for as long as the process lives. Both are the system's record locks: a process that is killed loses them
-//! at once, so nobody has to guess whether an owner still lives, and a child of a fork does not have them.
+//! Two kinds of locks lie on the file, beyond its end: one per device, guard during each access to its [`Runlist`], and one
+//! per entry, guard until its process exits. Both are record locks (fcntl): the kernel releases those of a killed process
+//! at once, so no process has to check whether an owner is alive, and a child does not inherit them.
 
 use std::cell::UnsafeCell;
 use std::fs::File;
@@ -17,24 +17,24 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::thread::futex;
 
 use crate::code::Code;
-use crate::settings::{MOST_DEVICES, Settings};
-use crate::turns::{SLOTS, Turns};
+use crate::runlist::{MAX_CONTEXTS, Runlist};
+use crate::settings::{MAX_DEVICES, Settings};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"STCUDA\0\x01");
 
-/// What is in the file. Numbers only: any contents are valid, and all zero is what a new file holds.
+/// The contents of the file. It holds only integers, so any contents are valid; a new file is all zero.
 #[repr(C)]
 struct Layout {
     magic: AtomicU64,
-    devices: [Device; MOST_DEVICES],
+    devices: [Device; MAX_DEVICES],
 }
 
 #[repr(C)]
 struct Device {
-    /// Read and written only by who holds the device's lock.
-    turns: UnsafeCell<Turns>,
-    /// What the contexts sleep on.
-    beds: [AtomicU32; SLOTS],
+    /// Accessed only under the device's lock.
+    runlist: UnsafeCell<Runlist>,
+    /// The futex words that the contexts' executors sleep on.
+    wake_words: [AtomicU32; MAX_CONTEXTS],
 }
 
 const SIZE: usize = size_of::<Layout>();
@@ -44,15 +44,15 @@ struct Shared {
     file: OwnedFd,
 }
 
-// SAFETY: the mapping is never given back; what is in it is atomic, or guarded by the device's lock and by `INSIDE`.
+// SAFETY: the mapping is never unmapped; its contents are atomic, or protected by the device's lock and `PROCESS_LOCK`.
 unsafe impl Send for Shared {}
 // SAFETY: as for Send.
 unsafe impl Sync for Shared {}
 
-/// Record locks keep processes apart, not threads of one process.
-static INSIDE: Mutex<()> = Mutex::new(());
+/// Record locks exclude processes, not the threads of one process.
+static PROCESS_LOCK: Mutex<()> = Mutex::new(());
 
-/// The time on the clock that all processes share, in nanoseconds.
+/// The time of the monotonic clock, which all processes share, in nanoseconds.
 pub(crate) fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
@@ -62,7 +62,7 @@ fn switch() -> u64 {
     u64::try_from(Settings::get().switch.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Where the locks of a device begin.
+/// The file offset of a device's locks.
 const fn lock_at(device: usize) -> usize {
     (1 << 24) + device * 1024
 }
@@ -76,13 +76,13 @@ impl Shared {
     fn open() -> std::io::Result<Self> {
         let path = &Settings::get().file;
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
-        // Growing it to the size it has changes nothing, so it does not matter who comes first.
+        // If two processes extend the file at the same time, both set the same size.
         if file.metadata()?.len() < SIZE as u64 {
             file.set_len(SIZE as u64)?;
         }
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         let file = OwnedFd::from(file);
-        // SAFETY: the system chooses the address, so nothing that is mapped already is replaced.
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
         let mapped = unsafe { mmap(std::ptr::null_mut(), SIZE, access, flags, &file, 0) }?;
         let layout = NonNull::new(mapped.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
         let shared = Self { layout, file };
@@ -95,11 +95,11 @@ impl Shared {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: `open` mapped that many bytes there, page-aligned and for good. Any contents are a valid `Layout`.
+        // SAFETY: `open` mapped that many bytes there, page-aligned, and never unmaps them. Any contents are a valid `Layout`.
         unsafe { self.layout.as_ref() }
     }
 
-    /// One call about a record lock of one byte. Answers whether it succeeded, and what the system wrote.
+    /// Performs one operation on a record lock of one byte. Returns whether it succeeded, and what the kernel wrote.
     fn record_lock(&self, command: i32, kind: i32, at: usize) -> (bool, libc::flock) {
         // SAFETY: all zero is a valid value of this plain struct.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -116,64 +116,66 @@ impl Shared {
         }
     }
 
-    /// Does something with the turns of a device. Wakes whoever has got it by that.
-    fn with<R>(&self, device: usize, me: Option<usize>, work: impl FnOnce(&mut Turns, u64) -> R) -> R {
-        let inside = INSIDE.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Runs an operation on the runlist of a device, and wakes the context that gets the device because of it.
+    fn with<R>(&self, device: usize, me: Option<usize>, operation: impl FnOnce(&mut Runlist, u64) -> R) -> R {
+        let process_lock = PROCESS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         self.record_lock(libc::F_SETLKW, libc::F_WRLCK, lock_at(device));
         let its = &self.layout().devices[device];
-        // SAFETY: both locks are held, so no other thread of any process refers to it.
-        let turns = unsafe { &mut *its.turns.get() };
+        // SAFETY: both locks are guard, so no other thread of any process accesses the runlist.
+        let runlist = unsafe { &mut *its.runlist.get() };
         let now = now();
-        let before = turns.owner();
-        let others =
-            before.into_iter().chain(turns.wanting_after(SLOTS - 1)).filter(|slot| Some(*slot) != me);
+        let before = runlist.owner();
+        let others = before
+            .into_iter()
+            .chain(runlist.runnable_after(MAX_CONTEXTS - 1))
+            .filter(|slot| Some(*slot) != me);
         for slot in others.collect::<Vec<_>>() {
-            if !self.lives(device, slot, turns.pid(slot)) {
-                turns.vacate(slot, now);
+            if !self.is_alive(device, slot, runlist.pid(slot)) {
+                runlist.remove(slot, now);
             }
         }
-        let result = work(turns, now);
-        let after = turns.owner().filter(|owner| before != Some(*owner) && me != Some(*owner));
+        let result = operation(runlist, now);
+        let after = runlist.owner().filter(|owner| before != Some(*owner) && me != Some(*owner));
         self.record_lock(libc::F_SETLK, libc::F_UNLCK, lock_at(device));
-        drop(inside);
+        drop(process_lock);
         if let Some(slot) = after {
             self.wake(device, slot);
         }
         result
     }
 
-    /// Whether the process that has this seat still lives.
-    fn lives(&self, device: usize, slot: usize, pid: u32) -> bool {
-        let (asked, lock) = self.record_lock(libc::F_GETLK, libc::F_WRLCK, lock_at(device) + 1 + slot);
-        // The system does not tell of our own locks.
-        pid == std::process::id() || (asked && i32::from(lock.l_type) != libc::F_UNLCK)
+    /// Whether the process of this entry is alive.
+    fn is_alive(&self, device: usize, slot: usize, pid: u32) -> bool {
+        let (queried, lock) = self.record_lock(libc::F_GETLK, libc::F_WRLCK, lock_at(device) + 1 + slot);
+        // F_GETLK does not report the calling process's own locks.
+        pid == std::process::id() || (queried && i32::from(lock.l_type) != libc::F_UNLCK)
     }
 
     fn wake(&self, device: usize, slot: usize) {
-        let bed = &self.layout().devices[device].beds[slot];
-        bed.fetch_add(1, Ordering::SeqCst);
-        let _ = futex::wake(bed, futex::Flags::empty(), 1);
+        let word = &self.layout().devices[device].wake_words[slot];
+        word.fetch_add(1, Ordering::SeqCst);
+        let _ = futex::wake(word, futex::Flags::empty(), 1);
     }
 }
 
-/// A context's seat at a device, kept until it is dropped or its process ends.
-pub(crate) struct Seat {
+/// A context's entry in the runlist of a device, until it is dropped or its process exits.
+pub(crate) struct RunlistEntry {
     device: usize,
     slot: usize,
 }
 
-impl Seat {
-    /// Takes a free seat.
-    pub(crate) fn take(device: usize) -> Result<Self, Code> {
+impl RunlistEntry {
+    /// Allocates a free entry.
+    pub(crate) fn allocate(device: usize) -> Result<Self, Code> {
         let shared = Shared::get()?;
-        shared.with(device, None, |turns, now| {
-            for slot in 0..SLOTS {
-                let pid = turns.pid(slot);
-                if pid != 0 && shared.lives(device, slot, pid) {
+        shared.with(device, None, |runlist, now| {
+            for slot in 0..MAX_CONTEXTS {
+                let pid = runlist.pid(slot);
+                if pid != 0 && shared.is_alive(device, slot, pid) {
                     continue;
                 }
                 if shared.record_lock(libc::F_SETLK, libc::F_WRLCK, lock_at(device) + 1 + slot).0 {
-                    turns.admit(slot, std::process::id(), now);
+                    runlist.insert(slot, std::process::id(), now);
                     return Ok(Self { device, slot });
                 }
             }
@@ -181,55 +183,55 @@ impl Seat {
         })
     }
 
-    fn with<R>(&self, work: impl FnOnce(&mut Turns, u64) -> R) -> Option<R> {
-        Some(Shared::get().ok()?.with(self.device, Some(self.slot), work))
+    fn with<R>(&self, operation: impl FnOnce(&mut Runlist, u64) -> R) -> Option<R> {
+        Some(Shared::get().ok()?.with(self.device, Some(self.slot), operation))
     }
 
-    /// Says whether there is something to run, and since when, and learns whose turn it is.
-    pub(crate) fn look(&self, since: Option<u64>) -> Turn {
-        let turn = self.with(|turns, now| {
-            match since {
-                Some(since) => turns.want(self.slot, since, now, switch()),
-                None => turns.rest(self.slot, now, switch()),
+    /// Reports whether the context has work, and since when. Returns its status on the device.
+    pub(crate) fn report(&self, runnable_since: Option<u64>) -> RunlistStatus {
+        let status = self.with(|runlist, now| {
+            match runnable_since {
+                Some(since) => runlist.set_runnable(self.slot, since, now, switch()),
+                None => runlist.set_idle(self.slot, now, switch()),
             }
-            let mine = turns.owner() == Some(self.slot);
-            Turn {
+            let is_owner = runlist.owner() == Some(self.slot);
+            RunlistStatus {
                 now,
-                begins: mine.then(|| turns.begins()),
-                used: turns.used(self.slot),
-                next_change: turns.next_change(),
+                switched_at: is_owner.then(|| runlist.switched_at()),
+                used: runlist.used(self.slot),
+                next_switch: runlist.next_switch(),
             }
         });
-        turn.unwrap_or(Turn { now: now(), begins: None, used: 0, next_change: None })
+        status.unwrap_or(RunlistStatus { now: now(), switched_at: None, used: 0, next_switch: None })
     }
 
-    /// The slice, in microseconds.
-    pub(crate) fn slice_us(&self) -> u64 {
-        self.with(|turns, _| turns.slice(self.slot) / 1_000).unwrap_or(0)
+    /// The time slice, in microseconds.
+    pub(crate) fn time_slice_us(&self) -> u64 {
+        self.with(|runlist, _| runlist.time_slice(self.slot) / 1_000).unwrap_or(0)
     }
 
-    /// Sets the slice.
-    pub(crate) fn set_slice_us(&self, us: u64) {
-        self.with(|turns, now| turns.set_slice(self.slot, us.saturating_mul(1_000), now, switch()));
+    /// Sets the time slice, in microseconds.
+    pub(crate) fn set_time_slice_us(&self, us: u64) {
+        self.with(|runlist, now| runlist.set_time_slice(self.slot, us.saturating_mul(1_000), now, switch()));
     }
 
-    fn bed(&self) -> Option<&'static AtomicU32> {
-        Some(&Shared::get().ok()?.layout().devices[self.device].beds[self.slot])
+    fn wake_word(&self) -> Option<&'static AtomicU32> {
+        Some(&Shared::get().ok()?.layout().devices[self.device].wake_words[self.slot])
     }
 
-    /// To be read before looking for work; what is told to [`Seat::sleep`].
-    pub(crate) fn heard(&self) -> u32 {
-        self.bed().map_or(0, |bed| bed.load(Ordering::SeqCst))
+    /// The number of wake-ups so far. The caller reads it before it checks for work and passes it to [`RunlistEntry::sleep`].
+    pub(crate) fn wake_count(&self) -> u32 {
+        self.wake_word().map_or(0, |word| word.load(Ordering::SeqCst))
     }
 
-    /// Sleeps until the time comes or somebody wakes who came after `heard`.
-    pub(crate) fn sleep(&self, heard: u32, until: u64) {
-        let Some(bed) = self.bed() else { return };
+    /// Sleeps until the time `until`, or until a wake-up that follows the read of `wake_count`.
+    pub(crate) fn sleep(&self, wake_count: u32, until: u64) {
+        let Some(word) = self.wake_word() else { return };
         let limit = futex::Timespec {
             tv_sec: i64::try_from(until / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: i64::try_from(until % 1_000_000_000).unwrap_or(0),
         };
-        let _ = futex::wait_bitset(bed, futex::Flags::empty(), heard, Some(&limit), NonZeroU32::MAX);
+        let _ = futex::wait_bitset(word, futex::Flags::empty(), wake_count, Some(&limit), NonZeroU32::MAX);
     }
 
     /// Wakes the context's executor.
@@ -240,23 +242,23 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for RunlistEntry {
     fn drop(&mut self) {
-        self.with(|turns, now| turns.vacate(self.slot, now));
+        self.with(|runlist, now| runlist.remove(self.slot, now));
         if let Ok(shared) = Shared::get() {
             shared.record_lock(libc::F_SETLK, libc::F_UNLCK, lock_at(self.device) + 1 + self.slot);
         }
     }
 }
 
-/// What a context learns when it looks.
+/// The state of a context on its device.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct RunlistStatus {
     pub(crate) now: u64,
-    /// From when on it can use the device, if it has it.
-    pub(crate) begins: Option<u64>,
-    /// For how long it had it, all in all.
+    /// When it can use the device, if the device has switched or is switching to it.
+    pub(crate) switched_at: Option<u64>,
+    /// For how long it had the device and work in total.
     pub(crate) used: u64,
-    /// When the device changes hands, if nothing else happens.
-    pub(crate) next_change: Option<u64>,
+    /// When the device switches to another context, if nothing else happens.
+    pub(crate) next_switch: Option<u64>,
 }

@@ -1,36 +1,36 @@
-//! Streams: what was submitted and has not been done, and what has to be done before.
+//! Streams: the submitted commands that have not completed, with their dependencies.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::capture::{self, Capturing};
-use crate::code::{Code, Outcome, put};
-use crate::event::Mark;
+use crate::code::{Code, Outcome, write_out};
+use crate::driver::{Driver, DriverGuard, Handle, driver, new_handle};
+use crate::event::Recording;
 use crate::kernel::Effect;
 use crate::shared::now;
-use crate::world::{Handle, Held, World, new_handle, world};
 
-/// How much a stream holds before a launch has to wait.
-const DEPTH: usize = 1024;
+/// How many commands a stream holds before a launch blocks.
+const STREAM_CAPACITY: usize = 1024;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
-/// The names of the default streams.
+/// The handles of the default streams.
 const LEGACY: Handle = 1;
 const PER_THREAD: Handle = 2;
-/// The most important priority; the least important is 0.
-const HIGHEST: c_int = -5;
+/// The highest stream priority; the lowest is 0.
+const HIGHEST_PRIORITY: c_int = -5;
 
-/// What a function means by no stream.
+/// Which stream a function means by a null stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// The one default stream of the context, which waits for the others and they for it.
+pub(crate) enum DefaultStream {
+    /// The legacy default stream of the context, which synchronizes with its blocking streams.
     Legacy,
-    /// The calling thread's own.
+    /// The default stream of the calling thread.
     PerThread,
 }
 
-/// How a stream stands to the legacy default stream.
+/// How a stream synchronizes with the legacy default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Legacy,
@@ -38,16 +38,16 @@ pub(crate) enum Kind {
     NonBlocking,
 }
 
-/// What a stream can be given to do.
+/// A command of a stream.
 #[derive(Clone)]
 pub(crate) enum Work {
     Kernel { ns: u64, effect: Effect },
     Copy { to: usize, from: usize, length: usize },
     Put { to: usize, bytes: Arc<[u8]> },
     Set { to: usize, value: u32, count: usize },
-    Host { function: unsafe extern "C" fn(*mut c_void), data: usize, begun: bool },
-    Record(Arc<Mark>),
-    Await(Arc<Mark>),
+    Host { function: unsafe extern "C" fn(*mut c_void), data: usize, started: bool },
+    Record(Arc<Recording>),
+    Await(Arc<Recording>),
     WaitValue { address: usize, value: u32, how: c_uint },
     WriteValue { address: usize, value: u32 },
 }
@@ -57,33 +57,33 @@ pub(crate) struct Command {
     pub(crate) number: u64,
     /// When it was submitted.
     pub(crate) at: u64,
-    /// Streams and how far they have to be.
+    /// Positions that other streams must reach first.
     pub(crate) after: Vec<(Handle, u64)>,
     pub(crate) work: Work,
 }
 
 impl Command {
-    /// Whether it may have had to wait for something else than its turn in its own stream.
+    /// Whether it may have waited for something other than the preceding command of its stream.
     pub(crate) fn waited(&self) -> bool {
         !self.after.is_empty() || matches!(self.work, Work::Await(_) | Work::WaitValue { .. })
     }
 }
 
-/// See the head of this file.
+/// A stream.
 pub(crate) struct Stream {
     pub(crate) context: Handle,
     pub(crate) kind: Kind,
     flags: c_uint,
     pub(crate) priority: c_int,
     pub(crate) queue: VecDeque<Command>,
-    /// The last that was submitted, and the last that was done.
+    /// The numbers of the last submitted and the last completed command.
     pub(crate) submitted: u64,
     pub(crate) done: u64,
-    /// Until when a host function kept it, last time one did.
-    pub(crate) held_until: u64,
+    /// When the last host function of this stream returned.
+    pub(crate) host_function_ended_at: u64,
     pub(crate) capturing: Option<Capturing>,
-    /// Destroyed: gone when its work is done.
-    pub(crate) doomed: bool,
+    /// Destroyed: removed when its work has completed.
+    pub(crate) is_destroyed: bool,
 }
 
 impl Stream {
@@ -96,9 +96,9 @@ impl Stream {
             queue: VecDeque::new(),
             submitted: 0,
             done: 0,
-            held_until: 0,
+            host_function_ended_at: 0,
             capturing: None,
-            doomed: false,
+            is_destroyed: false,
         }
     }
 
@@ -108,48 +108,52 @@ impl Stream {
 }
 
 thread_local! {
-    /// This thread's own default stream of each context.
+    /// This thread's default stream of each context.
     static OWN: std::cell::RefCell<HashMap<Handle, Handle>> = std::cell::RefCell::default();
 }
 
-/// The stream a program means, and its context, which must be the current one.
-pub(crate) fn resolve(world: &mut World, form: Form, stream: Handle) -> Result<Handle, Code> {
-    let context = world.current()?;
-    let meant = match (stream, form) {
-        (0, Form::Legacy) | (LEGACY, _) => world.contexts[&context].legacy,
-        (0, Form::PerThread) | (PER_THREAD, _) => OWN.with_borrow_mut(|own| {
+/// The stream that a handle means. It must belong to the current context.
+pub(crate) fn resolve(
+    driver: &mut Driver,
+    default_stream: DefaultStream,
+    stream: Handle,
+) -> Result<Handle, Code> {
+    let context = driver.current()?;
+    let meant = match (stream, default_stream) {
+        (0, DefaultStream::Legacy) | (LEGACY, _) => driver.contexts[&context].legacy,
+        (0, DefaultStream::PerThread) | (PER_THREAD, _) => OWN.with_borrow_mut(|own| {
             *own.entry(context).or_insert_with(|| {
                 let stream = new_handle();
-                world.streams.insert(stream, Stream::new(context, Kind::Blocking, 0, 0));
+                driver.streams.insert(stream, Stream::new(context, Kind::Blocking, 0, 0));
                 stream
             })
         }),
         _ => stream,
     };
-    match world.streams.get(&meant) {
-        Some(stream) if !stream.doomed && stream.context == context => Ok(meant),
+    match driver.streams.get(&meant) {
+        Some(stream) if !stream.is_destroyed && stream.context == context => Ok(meant),
         _ => Err(Code::ERROR_INVALID_HANDLE),
     }
 }
 
-impl World {
-    /// Whether a stream has come that far. One that is gone has.
+impl Driver {
+    /// Whether a stream has completed this command. A removed stream has.
     pub(crate) fn has_done(&self, stream: Handle, number: u64) -> bool {
         self.streams.get(&stream).is_none_or(|stream| stream.done >= number)
     }
 
-    /// Streams of a context that wait for the legacy default stream and it for them, and how far they are to come.
+    /// The busy streams of a context that synchronize with the legacy default stream, with their last command.
     pub(crate) fn blocking(&self, context: Handle) -> Vec<(Handle, u64)> {
         self.unfinished(|stream| stream.context == context && stream.kind != Kind::NonBlocking)
     }
 
-    /// Streams that have something left to do, and how far they are to come.
+    /// Busy streams, with their last command.
     pub(crate) fn unfinished(&self, which: impl Fn(&Stream) -> bool) -> Vec<(Handle, u64)> {
         let busy = self.streams.iter().filter(|(_, stream)| !stream.is_idle() && which(stream));
         busy.map(|(handle, stream)| (*handle, stream.submitted)).collect()
     }
 
-    /// Puts something into a stream, whatever its state. Answers its number.
+    /// Appends a command to a stream without any checks. Returns its number.
     pub(crate) fn push(&mut self, stream: Handle, work: Work, more: &[(Handle, u64)]) -> u64 {
         let Some(its) = self.streams.get(&stream) else { return 0 };
         let (context, kind) = (its.context, its.kind);
@@ -166,7 +170,7 @@ impl World {
         its.submitted += 1;
         let number = its.submitted;
         its.queue.push_back(Command { number, at: now(), after, work });
-        // What comes behind something else is found by who does that.
+        // The executor finds commands behind another one by itself.
         if its.queue.len() == 1 {
             self.wake(context);
         }
@@ -174,162 +178,167 @@ impl World {
     }
 }
 
-/// Dependencies until there is room in a stream.
-pub(crate) fn with_room(mut world: Held, stream: Handle) -> Result<Held, Code> {
+/// Waits until a stream has room.
+pub(crate) fn with_room(mut driver: DriverGuard, stream: Handle) -> Result<DriverGuard, Code> {
     loop {
-        match world.streams.get(&stream) {
+        match driver.streams.get(&stream) {
             None => return Err(Code::ERROR_INVALID_HANDLE),
-            Some(its) if its.queue.len() < DEPTH => return Ok(world),
-            Some(_) => world = world.wait(),
+            Some(its) if its.queue.len() < STREAM_CAPACITY => return Ok(driver),
+            Some(_) => driver = driver.wait(),
         }
-        world.current()?;
+        driver.current()?;
     }
 }
 
-/// Dependencies until streams have come that far.
-pub(crate) fn wait_for(mut world: Held, until: &[(Handle, u64)]) -> Outcome {
-    while !until.iter().all(|(stream, number)| world.has_done(*stream, *number)) {
-        world = world.wait();
+/// Waits until streams have reached these positions.
+pub(crate) fn wait_for(mut driver: DriverGuard, until: &[(Handle, u64)]) -> Outcome {
+    while !until.iter().all(|(stream, number)| driver.has_done(*stream, *number)) {
+        driver = driver.wait();
     }
-    world.current().map(drop)
+    driver.current().map(drop)
 }
 
-/// Held for reading by who gives a stream something to do, for writing by who loads code: as with the real one, nobody
-/// gets anything into a stream while code is loaded, and that waits for what the context has to do.
+/// DriverGuard for reading during a submission and for writing while a module is loaded: as in the vendor's driver, loading
+/// a module waits for the context's work, and submissions block meanwhile.
 static LOADING: RwLock<()> = RwLock::new(());
 
-/// Dependencies until the current context has nothing to do. Nobody gives it anything meanwhile.
-pub(crate) fn with_nothing_to_do<R>(work: impl FnOnce() -> Result<R, Code>) -> Result<R, Code> {
-    let _nobody_submits = LOADING.write().unwrap_or_else(PoisonError::into_inner);
-    let world = world()?;
-    let context = world.current()?;
-    let until = world.unfinished(|stream| stream.context == context);
-    wait_for(world, &until)?;
+/// Runs `work` when the current context is idle. Submissions block meanwhile.
+pub(crate) fn while_idle<R>(work: impl FnOnce() -> Result<R, Code>) -> Result<R, Code> {
+    let _block_submissions = LOADING.write().unwrap_or_else(PoisonError::into_inner);
+    let driver = driver()?;
+    let context = driver.current()?;
+    let until = driver.unfinished(|stream| stream.context == context);
+    wait_for(driver, &until)?;
     work()
 }
 
-fn submit_to(form: Form, stream: Handle, work: Work) -> Result<(Held, Handle, u64), Code> {
-    let _nobody_loads = LOADING.read().unwrap_or_else(PoisonError::into_inner);
-    let mut world = world()?;
-    let stream = resolve(&mut world, form, stream)?;
-    capture::forbid_implicit(&mut world, stream)?;
-    if world.streams[&stream].capturing.is_some() {
-        capture::add(&mut world, stream, work)?;
-        return Ok((world, stream, 0));
+fn submit_to(
+    default_stream: DefaultStream,
+    stream: Handle,
+    work: Work,
+) -> Result<(DriverGuard, Handle, u64), Code> {
+    let _block_loading = LOADING.read().unwrap_or_else(PoisonError::into_inner);
+    let mut driver = driver()?;
+    let stream = resolve(&mut driver, default_stream, stream)?;
+    capture::forbid_implicit(&mut driver, stream)?;
+    if driver.streams[&stream].capturing.is_some() {
+        capture::add(&mut driver, stream, work)?;
+        return Ok((driver, stream, 0));
     }
-    let mut world = with_room(world, stream)?;
-    let number = world.push(stream, work, &[]);
-    Ok((world, stream, number))
+    let mut driver = with_room(driver, stream)?;
+    let number = driver.push(stream, work, &[]);
+    Ok((driver, stream, number))
 }
 
-/// Gives a stream something to do, or records it if the stream is being captured.
-pub(crate) fn submit(form: Form, stream: Handle, work: Work) -> Outcome {
-    submit_to(form, stream, work).map(drop)
+/// Submits a command, or records it if the stream is capturing.
+pub(crate) fn submit(default_stream: DefaultStream, stream: Handle, work: Work) -> Outcome {
+    submit_to(default_stream, stream, work).map(drop)
 }
 
-/// Gives the default stream something to do and waits until it is done.
-pub(crate) fn submit_and_wait(form: Form, work: Work) -> Outcome {
-    let mut held = world()?;
-    let stream = resolve(&mut held, form, 0)?;
-    capture::forbid(&mut held, stream)?;
-    capture::forbid_unsafe(&mut held)?;
-    drop(held);
-    let (world, stream, number) = submit_to(form, 0, work)?;
-    wait_for(world, &[(stream, number)])
+/// Submits a command to the default stream and waits until it has completed.
+pub(crate) fn submit_and_wait(default_stream: DefaultStream, work: Work) -> Outcome {
+    let mut guard = driver()?;
+    let stream = resolve(&mut guard, default_stream, 0)?;
+    capture::forbid(&mut guard, stream)?;
+    capture::forbid_unsafe(&mut guard)?;
+    drop(guard);
+    let (driver, stream, number) = submit_to(default_stream, 0, work)?;
+    wait_for(driver, &[(stream, number)])
 }
 
 pub(crate) unsafe fn create(out: *mut Handle, flags: c_uint) -> Outcome {
-    // SAFETY: the caller vouches for `out`.
+    // SAFETY: the caller guarantees `out`.
     unsafe { create_with_priority(out, flags, 0) }
 }
 
 pub(crate) unsafe fn create_with_priority(out: *mut Handle, flags: c_uint, priority: c_int) -> Outcome {
-    let mut world = world()?;
-    let context = world.current()?;
+    let mut driver = driver()?;
+    let context = driver.current()?;
     let kind = match flags {
         0 => Kind::Blocking,
         NON_BLOCKING => Kind::NonBlocking,
         _ => return Err(Code::ERROR_INVALID_VALUE),
     };
     let stream = new_handle();
-    // SAFETY: the caller vouches for `out`.
-    unsafe { put(out, stream) }?;
-    world.streams.insert(stream, Stream::new(context, kind, flags, priority.clamp(HIGHEST, 0)));
+    // SAFETY: the caller guarantees `out`.
+    unsafe { write_out(out, stream) }?;
+    driver.streams.insert(stream, Stream::new(context, kind, flags, priority.clamp(HIGHEST_PRIORITY, 0)));
     Ok(())
 }
 
 pub(crate) unsafe fn priority_range(least: *mut c_int, greatest: *mut c_int) -> Outcome {
-    world()?.current()?;
+    driver()?.current()?;
     if !least.is_null() {
-        // SAFETY: not null, so the caller vouches for the room.
-        unsafe { put(least, 0) }?;
+        // SAFETY: not null, so the caller guarantees the room.
+        unsafe { write_out(least, 0) }?;
     }
     // SAFETY: as above.
-    if greatest.is_null() { Ok(()) } else { unsafe { put(greatest, HIGHEST) } }
+    if greatest.is_null() { Ok(()) } else { unsafe { write_out(greatest, HIGHEST_PRIORITY) } }
 }
 
 pub(crate) unsafe fn destroy(stream: Handle) -> Outcome {
-    let mut world = world()?;
-    let stream = resolve(&mut world, Form::Legacy, stream)?;
-    let Some(its) = world.streams.get_mut(&stream) else { return Err(Code::ERROR_INVALID_HANDLE) };
+    let mut driver = driver()?;
+    let stream = resolve(&mut driver, DefaultStream::Legacy, stream)?;
+    let Some(its) = driver.streams.get_mut(&stream) else { return Err(Code::ERROR_INVALID_HANDLE) };
     if its.kind == Kind::Legacy {
         return Err(Code::ERROR_INVALID_HANDLE);
     }
-    its.doomed = true;
+    its.is_destroyed = true;
     let captured = its.capturing.take();
     if its.is_idle() {
-        world.streams.remove(&stream);
+        driver.streams.remove(&stream);
     }
     if let Some(captured) = captured {
-        capture::invalidate(&mut world, captured.id);
+        capture::invalidate(&mut driver, captured.id);
     }
     Ok(())
 }
 
-/// How far streams have to come until this one is synchronised: the legacy one stands for all that wait for it.
-fn extent(world: &World, stream: Handle) -> Vec<(Handle, u64)> {
-    let its = &world.streams[&stream];
+/// The positions that must be reached for this stream to be synchronized: for the legacy stream, those of all blocking
+/// streams.
+fn extent(driver: &Driver, stream: Handle) -> Vec<(Handle, u64)> {
+    let its = &driver.streams[&stream];
     match its.kind {
-        Kind::Legacy => world.blocking(its.context),
+        Kind::Legacy => driver.blocking(its.context),
         _ => vec![(stream, its.submitted)],
     }
 }
 
-pub(crate) unsafe fn synchronize(form: Form, stream: Handle) -> Outcome {
-    let mut world = world()?;
-    let stream = resolve(&mut world, form, stream)?;
-    capture::forbid(&mut world, stream)?;
-    capture::forbid_unsafe(&mut world)?;
-    let until = extent(&world, stream);
-    wait_for(world, &until)
+pub(crate) unsafe fn synchronize(default_stream: DefaultStream, stream: Handle) -> Outcome {
+    let mut driver = driver()?;
+    let stream = resolve(&mut driver, default_stream, stream)?;
+    capture::forbid(&mut driver, stream)?;
+    capture::forbid_unsafe(&mut driver)?;
+    let until = extent(&driver, stream);
+    wait_for(driver, &until)
 }
 
-pub(crate) unsafe fn query(form: Form, stream: Handle) -> Outcome {
-    let mut world = world()?;
-    let stream = resolve(&mut world, form, stream)?;
-    capture::forbid(&mut world, stream)?;
-    capture::forbid_unsafe(&mut world)?;
-    let done = extent(&world, stream).iter().all(|(stream, number)| world.has_done(*stream, *number));
+pub(crate) unsafe fn query(default_stream: DefaultStream, stream: Handle) -> Outcome {
+    let mut driver = driver()?;
+    let stream = resolve(&mut driver, default_stream, stream)?;
+    capture::forbid(&mut driver, stream)?;
+    capture::forbid_unsafe(&mut driver)?;
+    let done = extent(&driver, stream).iter().all(|(stream, number)| driver.has_done(*stream, *number));
     if done { Ok(()) } else { Err(Code::ERROR_NOT_READY) }
 }
 
-pub(crate) unsafe fn priority(form: Form, stream: Handle, out: *mut c_int) -> Outcome {
-    let mut world = world()?;
-    let stream = resolve(&mut world, form, stream)?;
-    // SAFETY: the caller vouches for `out`.
-    unsafe { put(out, world.streams[&stream].priority) }
+pub(crate) unsafe fn priority(default_stream: DefaultStream, stream: Handle, out: *mut c_int) -> Outcome {
+    let mut driver = driver()?;
+    let stream = resolve(&mut driver, default_stream, stream)?;
+    // SAFETY: the caller guarantees `out`.
+    unsafe { write_out(out, driver.streams[&stream].priority) }
 }
 
-pub(crate) unsafe fn flags(form: Form, stream: Handle, out: *mut c_uint) -> Outcome {
-    let mut world = world()?;
-    let stream = resolve(&mut world, form, stream)?;
-    // SAFETY: the caller vouches for `out`.
-    unsafe { put(out, world.streams[&stream].flags) }
+pub(crate) unsafe fn flags(default_stream: DefaultStream, stream: Handle, out: *mut c_uint) -> Outcome {
+    let mut driver = driver()?;
+    let stream = resolve(&mut driver, default_stream, stream)?;
+    // SAFETY: the caller guarantees `out`.
+    unsafe { write_out(out, driver.streams[&stream].flags) }
 }
 
-pub(crate) unsafe fn context(form: Form, stream: Handle, out: *mut Handle) -> Outcome {
-    let mut world = world()?;
-    let stream = resolve(&mut world, form, stream)?;
-    // SAFETY: the caller vouches for `out`.
-    unsafe { put(out, world.streams[&stream].context) }
+pub(crate) unsafe fn context(default_stream: DefaultStream, stream: Handle, out: *mut Handle) -> Outcome {
+    let mut driver = driver()?;
+    let stream = resolve(&mut driver, default_stream, stream)?;
+    // SAFETY: the caller guarantees `out`.
+    unsafe { write_out(out, driver.streams[&stream].context) }
 }

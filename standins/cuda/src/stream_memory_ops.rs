@@ -1,23 +1,23 @@
-//! Stream memory operations: a stream that waits for a word in memory, or writes one.
+//! Stream memory operations: a stream waits for a word in memory, or writes one.
 
 use std::ffi::c_uint;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::code::{Code, Outcome};
+use crate::driver::Handle;
 use crate::settings::Settings;
-use crate::stream::{Form, Work, submit};
-use crate::world::Handle;
+use crate::stream::{DefaultStream, Work, submit};
 
-/// What a wait compares, in the low bits of its flags.
+/// The comparison of a wait, in the low bits of its flags.
 const GEQ: c_uint = 0;
 const EQ: c_uint = 1;
 const AND: c_uint = 2;
 const NOR: c_uint = 3;
-/// `CU_STREAM_WAIT_VALUE_FLUSH`: makes remote writes visible, which they are here.
+/// `CU_STREAM_WAIT_VALUE_FLUSH`: makes remote writes visible, which they always are here.
 const FLUSH: c_uint = 1 << 30;
 
-/// Whether what is waited for has come. Greater or equal is meant cyclically.
-pub(crate) fn has_come(address: usize, value: u32, how: c_uint) -> bool {
+/// Whether the condition of a wait holds. Greater-or-equal compares cyclically.
+pub(crate) fn is_satisfied(address: usize, value: u32, how: c_uint) -> bool {
     let is = word(address).load(Ordering::Acquire);
     match how & !FLUSH {
         GEQ => is.wrapping_sub(value) < 1 << 31,
@@ -33,74 +33,88 @@ pub(crate) fn write(address: usize, value: u32) {
 }
 
 fn word<'a>(address: usize) -> &'a AtomicU32 {
-    // SAFETY: whoever puts a wait or a write into a stream vouches for the word until it is done, and that others only
-    // use it as a word; `checked` has seen to its alignment.
+    // SAFETY: the program that submitted the operation keeps the word valid until it completes, and accesses it as an
+    // aligned word only; `check` verified the alignment.
     unsafe { AtomicU32::from_ptr(address as *mut u32) }
 }
 
-fn checked(address: usize, new: bool) -> Outcome {
+fn check(address: usize, v2: bool) -> Outcome {
     let settings = Settings::get();
-    if !settings.memory_waits || (new && !settings.new_waits) {
+    if !settings.has_memory_ops || (v2 && !settings.has_memory_ops_v2) {
         return Err(Code::ERROR_NOT_SUPPORTED);
     }
     if address == 0 || !address.is_multiple_of(4) { Err(Code::ERROR_INVALID_VALUE) } else { Ok(()) }
 }
 
-fn wait(form: Form, stream: Handle, address: usize, value: u32, how: c_uint, new: bool) -> Outcome {
-    checked(address, new)?;
+fn wait(
+    default_stream: DefaultStream,
+    stream: Handle,
+    address: usize,
+    value: u32,
+    how: c_uint,
+    v2: bool,
+) -> Outcome {
+    check(address, v2)?;
     if how & !FLUSH > NOR {
         return Err(Code::ERROR_INVALID_VALUE);
     }
-    submit(form, stream, Work::WaitValue { address, value, how })
+    submit(default_stream, stream, Work::WaitValue { address, value, how })
 }
 
-fn put(form: Form, stream: Handle, address: usize, value: u32, flags: c_uint, new: bool) -> Outcome {
-    checked(address, new)?;
-    // Writing without a barrier is refused by the devices that this one resembles.
+fn submit_write(
+    default_stream: DefaultStream,
+    stream: Handle,
+    address: usize,
+    value: u32,
+    flags: c_uint,
+    v2: bool,
+) -> Outcome {
+    check(address, v2)?;
+    // Hardware like this device rejects writes without a memory barrier.
     if flags != 0 {
         return Err(Code::ERROR_INVALID_VALUE);
     }
-    submit(form, stream, Work::WriteValue { address, value })
+    submit(default_stream, stream, Work::WriteValue { address, value })
 }
 
 pub(crate) unsafe fn wait_value(
-    form: Form,
+    default_stream: DefaultStream,
     stream: Handle,
     address: usize,
     value: u32,
     how: c_uint,
 ) -> Outcome {
-    wait(form, stream, address, value, how, false)
+    wait(default_stream, stream, address, value, how, false)
 }
 
-pub(crate) unsafe fn wait_value_new(
-    form: Form,
+pub(crate) unsafe fn wait_value_v2(
+    default_stream: DefaultStream,
     stream: Handle,
     address: usize,
     value: u32,
     how: c_uint,
 ) -> Outcome {
-    wait(form, stream, address, value, how, true)
+    wait(default_stream, stream, address, value, how, true)
 }
 
 pub(crate) unsafe fn write_value(
-    form: Form,
+    default_stream: DefaultStream,
     stream: Handle,
     address: usize,
     value: u32,
     flags: c_uint,
 ) -> Outcome {
-    put(form, stream, address, value, flags, false)
+    submit_write(default_stream, stream, address, value, flags, false)
 }
 
-pub(crate) unsafe fn write_value_new(
-    form: Form,
+pub(crate) unsafe fn write_value_v2(
+    default_stream: DefaultStream,
     stream: Handle,
     address: usize,
     value: u32,
     flags: c_uint,
 ) -> Outcome {
-    put(form, stream, address, value, flags, true)
+    submit_write(default_stream, stream, address, value, flags, true)
 }
 
 #[cfg(test)]
@@ -108,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_way_to_compare_has_its_meaning() {
+    fn each_comparison_follows_its_definition() {
         let mut is = 6u32;
         let address = &raw mut is as usize;
         for (value, how, expected) in [
@@ -122,7 +136,7 @@ mod tests {
             (0, NOR, true),
             (!6, NOR, false),
         ] {
-            assert_eq!(has_come(address, value, how), expected, "{is} {how:#x} {value}");
+            assert_eq!(is_satisfied(address, value, how), expected, "{is} {how:#x} {value}");
         }
         write(address, 9);
         assert_eq!(is, 9);

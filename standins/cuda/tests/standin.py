@@ -1,4 +1,4 @@
-"""The stand-in and its test programs in a directory of their own, for scripts that measure or soak what `cargo build --release --workspace` built."""
+"""Installs the stand-in driver and its test programs in a directory, for scripts that measure or soak a release build."""
 import os
 import pathlib
 import subprocess
@@ -10,10 +10,10 @@ BUILT = HERE.parent.parent.parent / "target/release"
 
 class Standin:
     def __init__(self, place, programs):
-        """Builds the programs, by name, in `place`."""
+        """Compiles the programs with these names in the directory `place`."""
         missing = [name for name in ("xsched", "libxsched.so", "libstandin_cuda.so") if not (BUILT / name).exists()]
         if missing:
-            sys.exit(f"{BUILT} has no {' and no '.join(missing)}: cargo build --release --workspace")
+            sys.exit(f"{BUILT} has no {' and no '.join(missing)}: run cargo build --release --workspace")
         self.place = pathlib.Path(place)
         (self.place / "libcuda.so.1").symlink_to(BUILT / "libstandin_cuda.so")
         sources = HERE / "programs"

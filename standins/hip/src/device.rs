@@ -1,4 +1,4 @@
-//! Devices, their hardware queues, and what programs ask about them.
+//! Devices, their hardware queues and their attributes.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -9,42 +9,42 @@ use std::time::Duration;
 use xsched_core::{DeviceId, DeviceKind, HwQueue as _, Level, Marker};
 use xsched_sim::{Config, SimDevice, SimQueue};
 
-use crate::error::{Code, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, UNKNOWN, answer};
+use crate::error::{Code, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, UNKNOWN, to_code};
 
-/// Streams of a priority share this many hardware queues.
+/// How many hardware queues the streams of one priority share.
 const QUEUES: usize = 4;
-/// Where the first device is on the bus; the others follow.
+/// The PCI bus of the first device; further devices follow.
 const FIRST_BUS: u32 = 0xc1;
 
 pub(crate) struct Device {
     pub(crate) number: usize,
     sim: SimDevice,
-    /// For each priority its queues, and whose turn it is.
+    /// For each priority its queues, and the index of the one that was assigned last.
     queues: Mutex<[(Vec<Arc<HwQueue>>, usize); 3]>,
 }
 
-/// A hardware queue. Its ring is what the driver knows of it.
+/// A hardware queue. The driver sees only its ring.
 #[repr(C)]
 pub(crate) struct HwQueue {
     ring: Ring,
     sim: SimQueue,
-    /// Reports the numbers of stall points that are passed, and the last of them.
+    /// Reports the numbers of the stall points that may be passed, and the last stall point.
     passed: SimQueue,
     stalls: Mutex<Marker>,
 }
 
-/// As the stand-in for the driver has it.
+/// The ring header that the stand-in for the driver expects.
 #[repr(C)]
 struct Ring {
     magic: u64,
     control: unsafe extern "C" fn(*const Ring, u32),
 }
 
-/// The driver stops the queue, or lets it go on.
-unsafe extern "C" fn control(ring: *const Ring, share: u32) {
-    // SAFETY: the ring is the first part of a queue, which is never freed once the driver knows it.
+/// Called by the driver to stop the queue (0 %) or to resume it.
+unsafe extern "C" fn control(ring: *const Ring, percentage: u32) {
+    // SAFETY: the ring is the first field of a queue, which is never freed once the driver has it.
     let queue = unsafe { &*ring.cast::<HwQueue>() };
-    let _ = if share == 0 { queue.sim.preempt(Level::Interrupt) } else { queue.sim.restore() };
+    let _ = if percentage == 0 { queue.sim.preempt(Level::Interrupt) } else { queue.sim.restore() };
 }
 
 impl HwQueue {
@@ -66,7 +66,7 @@ impl HwQueue {
         Ok(())
     }
 
-    /// Stalls the queue here. Answers with a marker that is reported when it has come here.
+    /// Stalls the queue here. Returns a marker that is reported when the queue reaches the stall point.
     pub(crate) fn stall(&self) -> Result<Marker, Code> {
         let mut last = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.mark()?;
@@ -75,7 +75,7 @@ impl HwQueue {
         Ok(before)
     }
 
-    /// Lets the queue pass the next stall.
+    /// Lets the queue pass the next stall point.
     pub(crate) fn pass(&self) {
         let _ = self.passed.mark();
     }
@@ -90,39 +90,39 @@ impl Device {
     pub(crate) fn queue(&self, priority: c_int) -> Result<Arc<HwQueue>, Code> {
         let which = usize::try_from(priority.clamp(-1, 1) + 1).unwrap_or(1);
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let (made, turn) = &mut queues[which];
-        if made.len() < QUEUES {
-            let queue = self.own_queue()?;
-            made.push(Arc::clone(&queue));
+        let (created, last) = &mut queues[which];
+        if created.len() < QUEUES {
+            let queue = self.exclusive_queue()?;
+            created.push(Arc::clone(&queue));
             return Ok(queue);
         }
-        *turn = (*turn + 1) % QUEUES;
-        Ok(Arc::clone(&made[*turn]))
+        *last = (*last + 1) % QUEUES;
+        Ok(Arc::clone(&created[*last]))
     }
 
-    /// A hardware queue that nobody else uses.
-    pub(crate) fn own_queue(&self) -> Result<Arc<HwQueue>, Code> {
-        let (sim, passed) = (self.make_queue()?, self.make_queue()?);
+    /// A hardware queue for exclusive use.
+    pub(crate) fn exclusive_queue(&self) -> Result<Arc<HwQueue>, Code> {
+        let (sim, passed) = (self.create_queue()?, self.create_queue()?);
         let ring = Ring { magic: u64::from_le_bytes(*b"kfd-ring"), control };
         let queue = Arc::new(HwQueue { ring, sim, passed, stalls: Mutex::new(0) });
-        // Known to the driver until the process ends.
+        // The driver refers to it until the process exits.
         std::mem::forget(Arc::clone(&queue));
         driver::create_queue(&raw const queue.ring as u64, self.number);
         Ok(queue)
     }
 
-    /// Where it is on the bus: bus, device and function.
+    /// The PCI address: bus, device and function.
     pub(crate) fn address(&self) -> u32 {
         (FIRST_BUS + u32::try_from(self.number).unwrap_or(0)) << 8
     }
 
-    fn make_queue(&self) -> Result<SimQueue, Code> {
-        let made = self.sim.queue().or_else(|_| {
-            // Processes that have ended may still have theirs: who asks about all of them clears them away.
+    fn create_queue(&self) -> Result<SimQueue, Code> {
+        let created = self.sim.queue().or_else(|_| {
+            // Queues of exited processes may still be open; `usage` removes them.
             let _ = self.sim.usage();
             self.sim.queue()
         });
-        made.map_err(|_| UNKNOWN)
+        created.map_err(|_| UNKNOWN)
     }
 
     fn pci(&self) -> String {
@@ -131,20 +131,20 @@ impl Device {
 }
 
 mod driver {
-    //! The kernel's driver, as far as the runtime talks to it.
+    //! The kernel driver (KFD), as far as the runtime calls it.
 
     use std::ffi::c_int;
     use std::sync::OnceLock;
 
-    /// The driver's descriptor; none if there is no driver, as on a machine without one; an error if it is refused.
+    /// The driver's descriptor; none if there is no driver; an error if the process may not open it.
     pub(super) fn open() -> Result<Option<c_int>, ()> {
         static OPENED: OnceLock<Result<Option<c_int>, ()>> = OnceLock::new();
         *OPENED.get_or_init(|| {
             // SAFETY: a C string.
             let fd = unsafe { libc::open(c"/dev/kfd".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
             if fd < 0 {
-                let refused = std::io::Error::last_os_error().raw_os_error() == Some(libc::EACCES);
-                return if refused { Err(()) } else { Ok(None) };
+                let is_denied = std::io::Error::last_os_error().raw_os_error() == Some(libc::EACCES);
+                return if is_denied { Err(()) } else { Ok(None) };
             }
             let mut version = [0_u32; 2];
             // SAFETY: the call writes eight bytes.
@@ -157,7 +157,7 @@ mod driver {
         let Ok(Some(fd)) = open() else { return };
         let mut arguments = [0_u32; 24];
         (arguments[0], arguments[1]) = ((ring & 0xffff_ffff) as u32, (ring >> 32) as u32);
-        // Size, GPU, kind (compute, of the architecture's queue language), share and priority.
+        // Ring size, GPU id, type (compute AQL), percentage and priority.
         arguments[8] = 0x1000;
         arguments[9] = 1000 + u32::try_from(device).unwrap_or(0);
         arguments[10] = 2;
@@ -168,7 +168,7 @@ mod driver {
     }
 }
 
-/// All devices that the program may see.
+/// All devices that are visible to the program.
 pub(crate) fn devices() -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     DEVICES.get_or_init(|| {
@@ -178,7 +178,7 @@ pub(crate) fn devices() -> &'static [Device] {
         let count = std::env::var("HIP_STANDIN_DEVICES").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
         let mut visible: Vec<usize> = (0..count).collect();
         if let Ok(list) = std::env::var("HIP_VISIBLE_DEVICES") {
-            // The first that does not exist ends the list.
+            // The first invalid number ends the list.
             let numbers =
                 list.split(',').map(|text| text.trim().parse::<usize>().ok().filter(|n| *n < count));
             visible = numbers.map_while(|number| number).collect();
@@ -196,9 +196,9 @@ fn open_device(number: usize) -> Option<Device> {
             let mut path = path;
             path.push(format!(".{number}"));
             let path = PathBuf::from(path);
-            // Another process may be making it at this moment: then opening it succeeds.
-            let made = if path.exists() { None } else { SimDevice::create_at(&path, &config).ok() };
-            made.or_else(|| SimDevice::open(&path).ok())?
+            // If another process creates it at the same time, opening it succeeds.
+            let created = if path.exists() { None } else { SimDevice::create_at(&path, &config).ok() };
+            created.or_else(|| SimDevice::open(&path).ok())?
         }
     };
     Some(Device { number, sim, queues: Mutex::default() })
@@ -208,7 +208,7 @@ thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The device this thread uses.
+/// The current device of this thread.
 pub(crate) fn current() -> Result<&'static Device, Code> {
     devices().get(CURRENT.get()).ok_or(NO_DEVICE)
 }
@@ -220,49 +220,49 @@ fn at(number: c_int) -> Result<&'static Device, Code> {
     usize::try_from(number).ok().and_then(|number| devices().get(number)).ok_or(INVALID_DEVICE)
 }
 
-/// Writes an answer where the caller wants it.
-pub(crate) fn put<T>(place: *mut T, value: T) -> Result<(), Code> {
-    if place.is_null() {
+/// Writes a result to an output parameter.
+pub(crate) fn write_out<T>(out: *mut T, value: T) -> Result<(), Code> {
+    if out.is_null() {
         return Err(INVALID_VALUE);
     }
-    // SAFETY: not null, and the caller vouches for the room.
-    unsafe { place.write_unaligned(value) };
+    // SAFETY: not null, and the caller guarantees that it is valid.
+    unsafe { out.write_unaligned(value) };
     Ok(())
 }
 
-/// A number that a caller wants as C has it.
+/// A number as a C int.
 pub(crate) fn number(value: usize) -> c_int {
     c_int::try_from(value).unwrap_or(c_int::MAX)
 }
 
 pub(crate) extern "C" fn init(_flags: c_uint) -> Code {
-    answer(current().map(drop))
+    to_code(current().map(drop))
 }
 
 pub(crate) extern "C" fn get_count(count: *mut c_int) -> Code {
     let found = devices().len();
-    answer(put(count, number(found)).and(if found == 0 { Err(NO_DEVICE) } else { Ok(()) }))
+    to_code(write_out(count, number(found)).and(if found == 0 { Err(NO_DEVICE) } else { Ok(()) }))
 }
 
 pub(crate) extern "C" fn get(device: *mut c_int) -> Code {
-    answer(current().and_then(|_| put(device, number(CURRENT.get()))))
+    to_code(current().and_then(|_| write_out(device, number(CURRENT.get()))))
 }
 
 pub(crate) extern "C" fn set(device: c_int) -> Code {
-    answer(at(device).map(|_| CURRENT.set(usize::try_from(device).unwrap_or(0))))
+    to_code(at(device).map(|_| CURRENT.set(usize::try_from(device).unwrap_or(0))))
 }
 
 pub(crate) extern "C" fn get_handle(handle: *mut c_int, device: c_int) -> Code {
-    answer(at(device).and_then(|_| put(handle, device)))
+    to_code(at(device).and_then(|_| write_out(handle, device)))
 }
 
 pub(crate) extern "C" fn pci_bus_id(name: *mut c_char, room: c_int, device: c_int) -> Code {
-    answer(at(device).and_then(|device| {
+    to_code(at(device).and_then(|device| {
         let text = device.pci();
         if name.is_null() || usize::try_from(room).unwrap_or(0) <= text.len() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: there is room for the text and a zero byte, the caller says.
+        // SAFETY: the caller guarantees room for the text and a zero byte.
         unsafe {
             name.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len());
             name.add(text.len()).write(0);
@@ -271,23 +271,23 @@ pub(crate) extern "C" fn pci_bus_id(name: *mut c_char, room: c_int, device: c_in
     }))
 }
 
-/// The few attributes that libraries cannot do without: those of a large GPU.
+/// The attributes of a large GPU that libraries need; one value for all of them.
 pub(crate) extern "C" fn attribute(value: *mut c_int, which: c_int, device: c_int) -> Code {
     let _ = which;
-    answer(at(device).and_then(|_| put(value, 64)))
+    to_code(at(device).and_then(|_| write_out(value, 64)))
 }
 
 pub(crate) extern "C" fn priority_range(least: *mut c_int, greatest: *mut c_int) -> Code {
-    answer(put(least, 1).and(put(greatest, -1)))
+    to_code(write_out(least, 1).and(write_out(greatest, -1)))
 }
 
 pub(crate) extern "C" fn runtime_version(version: *mut c_int) -> Code {
-    answer(put(version, 60_443_482))
+    to_code(write_out(version, 60_443_482))
 }
 
-/// `hipDeviceProp_t` of version 6: 1472 bytes, of which libraries look at these.
-pub(crate) extern "C" fn properties(place: *mut u8, device: c_int) -> Code {
-    answer(at(device).and_then(|_| {
+/// `hipDeviceProp_t` of version 6: 1472 bytes, with the fields that libraries use.
+pub(crate) extern "C" fn properties(out: *mut u8, device: c_int) -> Code {
+    to_code(at(device).and_then(|_| {
         let mut bytes = vec![0_u8; 1472];
         let mut write = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
         write(0, b"Stand-in");
@@ -298,18 +298,18 @@ pub(crate) extern "C" fn properties(place: *mut u8, device: c_int) -> Code {
         write(360, &9_u32.to_ne_bytes());
         write(388, &104_u32.to_ne_bytes());
         write(1160, b"gfx90a:sramecc+:xnack-");
-        if place.is_null() {
+        if out.is_null() {
             return Err(INVALID_VALUE);
         }
         // SAFETY: the caller has room for the structure of this version.
-        unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        unsafe { out.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(())
     }))
 }
 
-/// Dependencies for everything on the device.
+/// Waits for all work on the device.
 pub(crate) extern "C" fn synchronize() -> Code {
-    answer(current().and_then(|device| {
+    to_code(current().and_then(|device| {
         let queues = device.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let all: Vec<_> = queues.iter().flat_map(|(queues, _)| queues.iter().cloned()).collect();
         drop(queues);
@@ -317,11 +317,11 @@ pub(crate) extern "C" fn synchronize() -> Code {
     }))
 }
 
-/// There are no contexts to speak of; this one fails, as AMD's does.
+/// Contexts are not supported; this call fails, as in AMD's runtime.
 pub(crate) extern "C" fn context_synchronize() -> Code {
-    answer(Err(crate::error::NOT_SUPPORTED))
+    to_code(Err(crate::error::NOT_SUPPORTED))
 }
 
 pub(crate) extern "C" fn context_get_current(context: *mut *mut c_void) -> Code {
-    answer(current().and_then(|device| put(context, std::ptr::from_ref(device).cast_mut().cast())))
+    to_code(current().and_then(|device| write_out(context, std::ptr::from_ref(device).cast_mut().cast())))
 }

@@ -1,4 +1,4 @@
-//! What calls answer, and the last error of each thread.
+//! Result codes, and the last error of each thread.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int};
@@ -25,13 +25,13 @@ thread_local! {
     static LAST: Cell<Code> = const { Cell::new(SUCCESS) };
 }
 
-/// Ends a call: takes note of what it answers.
-pub(crate) fn answer(result: Result<(), Code>) -> Code {
-    static EVERY: OnceLock<bool> = OnceLock::new();
-    let every =
-        *EVERY.get_or_init(|| std::env::var("HIP_STANDIN_LAST_ERROR").is_ok_and(|value| value == "every"));
+/// Converts a result to a code, and records it as the thread's last error.
+pub(crate) fn to_code(result: Result<(), Code>) -> Code {
+    static RECORD_EVERY: OnceLock<bool> = OnceLock::new();
+    let record_every = *RECORD_EVERY
+        .get_or_init(|| std::env::var("HIP_STANDIN_LAST_ERROR").is_ok_and(|value| value == "every"));
     let code = result.err().unwrap_or(SUCCESS);
-    if code != SUCCESS || every {
+    if code != SUCCESS || record_every {
         LAST.set(code);
     }
     code

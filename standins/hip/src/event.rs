@@ -1,4 +1,4 @@
-//! Events: places in a stream.
+//! Events.
 
 use std::collections::HashMap;
 use std::ffi::{c_uint, c_void};
@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use xsched_core::Marker;
 
 use crate::capture::Node;
-use crate::device::{HwQueue, current, put};
-use crate::error::{Code, INVALID_HANDLE, NOT_READY, answer};
+use crate::device::{HwQueue, current, write_out};
+use crate::error::{Code, INVALID_HANDLE, NOT_READY, to_code};
 use crate::stream::{self, Stream};
 
 pub(crate) type Handle = *mut c_void;
 
 pub(crate) struct Event {
     device: usize,
-    place: Mutex<Option<(Arc<HwQueue>, Marker)>>,
+    last_record: Mutex<Option<(Arc<HwQueue>, Marker)>>,
 }
 
 static EVENTS: OnceLock<RwLock<HashMap<usize, Arc<Event>>>> = OnceLock::new();
@@ -30,13 +30,13 @@ pub(crate) fn get(handle: Handle) -> Result<Arc<Event>, Code> {
 }
 
 impl Event {
-    fn place(&self) -> Option<(Arc<HwQueue>, Marker)> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn last_record(&self) -> Option<(Arc<HwQueue>, Marker)> {
+        self.last_record.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What comes later in the stream waits until the place is reached.
-    pub(crate) fn hold_back(&self, stream: &Stream) -> Result<(), Code> {
-        match self.place() {
+    /// Makes later commands of the stream wait for the event.
+    pub(crate) fn make_wait(&self, stream: &Stream) -> Result<(), Code> {
+        match self.last_record() {
             Some((queue, marker)) if !Arc::ptr_eq(&queue, &stream.queue) => {
                 stream.queue.wait_for(&queue, marker)
             }
@@ -45,27 +45,27 @@ impl Event {
     }
 }
 
-pub(crate) extern "C" fn create_with_flags(place: *mut Handle, _flags: c_uint) -> Code {
-    answer(current().and_then(|device| {
-        let event = Arc::new(Event { device: device.number, place: Mutex::default() });
+pub(crate) extern "C" fn create_with_flags(out: *mut Handle, _flags: c_uint) -> Code {
+    to_code(current().and_then(|device| {
+        let event = Arc::new(Event { device: device.number, last_record: Mutex::default() });
         let handle = Arc::as_ptr(&event).cast_mut().cast::<c_void>();
-        put(place, handle)?;
+        write_out(out, handle)?;
         events().write().unwrap_or_else(PoisonError::into_inner).insert(handle.addr(), event);
         Ok(())
     }))
 }
 
-pub(crate) extern "C" fn create(place: *mut Handle) -> Code {
-    create_with_flags(place, 0)
+pub(crate) extern "C" fn create(out: *mut Handle) -> Code {
+    create_with_flags(out, 0)
 }
 
 pub(crate) extern "C" fn destroy(handle: Handle) -> Code {
-    let gone = events().write().unwrap_or_else(PoisonError::into_inner).remove(&handle.addr());
-    answer(gone.map(drop).ok_or(INVALID_HANDLE))
+    let removed = events().write().unwrap_or_else(PoisonError::into_inner).remove(&handle.addr());
+    to_code(removed.map(drop).ok_or(INVALID_HANDLE))
 }
 
 pub(crate) extern "C" fn record(handle: Handle, stream: stream::Handle) -> Code {
-    answer(get(handle).and_then(|event| {
+    to_code(get(handle).and_then(|event| {
         let stream = stream::get(stream)?;
         if event.device != stream.device.number {
             return Err(INVALID_HANDLE);
@@ -73,23 +73,26 @@ pub(crate) extern "C" fn record(handle: Handle, stream: stream::Handle) -> Code 
         if stream.record(Node::Event) {
             return Ok(());
         }
-        let place = (Arc::clone(&stream.queue), stream.queue.mark()?);
-        *event.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        let last_record = (Arc::clone(&stream.queue), stream.queue.mark()?);
+        *event.last_record.lock().unwrap_or_else(PoisonError::into_inner) = Some(last_record);
         Ok(())
     }))
 }
 
-pub(crate) extern "C" fn record_own(handle: Handle, stream: stream::Handle) -> Code {
-    record(handle, stream::own(stream))
+pub(crate) extern "C" fn record_spt(handle: Handle, stream: stream::Handle) -> Code {
+    record(handle, stream::per_thread(stream))
 }
 
 pub(crate) extern "C" fn query(handle: Handle) -> Code {
-    answer(get(handle).and_then(|event| match event.place() {
+    to_code(get(handle).and_then(|event| match event.last_record() {
         Some((queue, marker)) if !queue.is_past(marker) => Err(NOT_READY),
         _ => Ok(()),
     }))
 }
 
 pub(crate) extern "C" fn synchronize(handle: Handle) -> Code {
-    answer(get(handle).and_then(|event| event.place().map_or(Ok(()), |(queue, marker)| queue.wait(marker))))
+    to_code(
+        get(handle)
+            .and_then(|event| event.last_record().map_or(Ok(()), |(queue, marker)| queue.wait(marker))),
+    )
 }

@@ -1,4 +1,4 @@
-//! Kernels: how they are registered, found and launched.
+//! Kernels: registration, lookup and launch.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,19 +9,19 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::capture::Node;
-use crate::device::{current, put};
-use crate::error::{Code, INVALID_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, answer};
+use crate::device::{current, write_out};
+use crate::error::{Code, INVALID_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, to_code};
 use crate::event;
 use crate::stream::{self, Handle};
 
-/// A kernel is what its name says.
+/// A kernel. Its name determines what it does.
 struct Kernel {
     name: String,
 }
 
 static KERNELS: OnceLock<RwLock<HashMap<usize, Arc<Kernel>>>> = OnceLock::new();
 
-/// By the address of the program's function, or of a module's.
+/// By the address of the program's host function, or of a module's function.
 fn kernels() -> &'static RwLock<HashMap<usize, Arc<Kernel>>> {
     KERNELS.get_or_init(RwLock::default)
 }
@@ -42,16 +42,16 @@ pub(crate) struct Dim3 {
 pub(crate) type Arguments = *mut *mut c_void;
 
 impl Kernel {
-    /// Does what it does, and says how long it takes.
+    /// Performs the kernel's effect on memory, and returns how long it takes.
     fn run(&self, arguments: Arguments) -> Duration {
-        // SAFETY: who launches one of the kernels below passes the arguments it takes.
+        // SAFETY: a program that launches one of the kernels below passes the arguments that it takes.
         let argument = |n: usize| unsafe { *arguments.add(n) };
         // SAFETY: as above.
         let number = |n: usize| unsafe { argument(n).cast::<u64>().read_unaligned() };
         if self.name.contains("spin") {
             return Duration::from_nanos(number(0));
         }
-        // SAFETY: as above: an address, for the others a value and how many there are.
+        // SAFETY: as above: an address, for `fill` and `add` also a value and a count.
         unsafe {
             if self.name.contains("increment") {
                 let counter = argument(0).cast::<*const AtomicU64>().read_unaligned();
@@ -84,7 +84,7 @@ impl Kernel {
     }
 }
 
-/// For whoever wants to see what came through: `HIP_STANDIN_LOG` names a file that gets each kernel's name.
+/// Appends the kernel's name to the file that `HIP_STANDIN_LOG` names, so that tests see which launches arrived.
 fn log(name: &str) {
     static PATH: OnceLock<Option<std::ffi::OsString>> = OnceLock::new();
     let Some(path) = PATH.get_or_init(|| std::env::var_os("HIP_STANDIN_LOG")) else { return };
@@ -101,10 +101,10 @@ pub(crate) extern "C" fn launch(
     _shared: usize,
     stream: Handle,
 ) -> Code {
-    answer(find(f, INVALID_FUNCTION).and_then(|kernel| kernel.launch_on(stream, arguments)))
+    to_code(find(f, INVALID_FUNCTION).and_then(|kernel| kernel.launch_on(stream, arguments)))
 }
 
-pub(crate) extern "C" fn launch_own(
+pub(crate) extern "C" fn launch_spt(
     f: *const c_void,
     grid: Dim3,
     block: Dim3,
@@ -112,7 +112,7 @@ pub(crate) extern "C" fn launch_own(
     shared: usize,
     stream: Handle,
 ) -> Code {
-    launch(f, grid, block, arguments, shared, stream::own(stream))
+    launch(f, grid, block, arguments, shared, stream::per_thread(stream))
 }
 
 pub(crate) extern "C" fn launch_ext(
@@ -126,13 +126,13 @@ pub(crate) extern "C" fn launch_ext(
     stop: event::Handle,
     _flags: c_int,
 ) -> Code {
-    answer(
+    to_code(
         find(f, INVALID_FUNCTION)
-            .and_then(|kernel| between(start, stop, stream, || kernel.launch_on(stream, arguments))),
+            .and_then(|kernel| record_around(start, stop, stream, || kernel.launch_on(stream, arguments))),
     )
 }
 
-fn between(
+fn record_around(
     start: event::Handle,
     stop: event::Handle,
     stream: Handle,
@@ -145,7 +145,7 @@ fn between(
     Ok(())
 }
 
-/// `hipLaunchConfig_t` and `HIP_LAUNCH_CONFIG` alike.
+/// `hipLaunchConfig_t` and `HIP_LAUNCH_CONFIG`, which have the same layout.
 #[repr(C)]
 pub(crate) struct Config {
     shape: [u64; 4],
@@ -157,9 +157,9 @@ pub(crate) extern "C" fn launch_config(
     f: *const c_void,
     arguments: Arguments,
 ) -> Code {
-    // SAFETY: null or valid, as the caller vouches.
+    // SAFETY: null or valid, as the caller guarantees.
     let config = unsafe { config.as_ref() }.ok_or(INVALID_VALUE);
-    answer(config.and_then(|config| find(f, INVALID_FUNCTION)?.launch_on(config.stream, arguments)))
+    to_code(config.and_then(|config| find(f, INVALID_FUNCTION)?.launch_on(config.stream, arguments)))
 }
 
 pub(crate) extern "C" fn launch_module(
@@ -175,7 +175,7 @@ pub(crate) extern "C" fn launch_module(
     arguments: Arguments,
     _extra: *mut c_void,
 ) -> Code {
-    answer(find(f, INVALID_HANDLE).and_then(|kernel| kernel.launch_on(stream, arguments)))
+    to_code(find(f, INVALID_HANDLE).and_then(|kernel| kernel.launch_on(stream, arguments)))
 }
 
 pub(crate) extern "C" fn launch_module_ext(
@@ -193,9 +193,9 @@ pub(crate) extern "C" fn launch_module_ext(
     start: event::Handle,
     stop: event::Handle,
 ) -> Code {
-    answer(
+    to_code(
         find(f, INVALID_HANDLE)
-            .and_then(|kernel| between(start, stop, stream, || kernel.launch_on(stream, arguments))),
+            .and_then(|kernel| record_around(start, stop, stream, || kernel.launch_on(stream, arguments))),
     )
 }
 
@@ -212,10 +212,10 @@ pub(crate) struct Params {
 
 pub(crate) extern "C" fn launch_all(list: *const Params, count: c_int, _flags: c_uint) -> Code {
     let count = usize::try_from(count).unwrap_or(0);
-    answer(if list.is_null() {
+    to_code(if list.is_null() {
         Err(INVALID_VALUE)
     } else {
-        // SAFETY: the caller says that there are that many.
+        // SAFETY: the caller guarantees `count` entries.
         let list = unsafe { std::slice::from_raw_parts(list, count) };
         list.iter()
             .try_for_each(|one| find(one.function, INVALID_FUNCTION)?.launch_on(one.stream, one.arguments))
@@ -223,14 +223,14 @@ pub(crate) extern "C" fn launch_all(list: *const Params, count: c_int, _flags: c
 }
 
 thread_local! {
-    /// What the next launch is to be like, the last on top.
+    /// The configurations of the next launches, the last on top.
     static CONFIGURED: RefCell<Vec<(Dim3, Dim3, usize, Handle)>> = RefCell::default();
-    static SET_UP: RefCell<Vec<u8>> = RefCell::default();
+    static PENDING_ARGUMENTS: RefCell<Vec<u8>> = RefCell::default();
 }
 
 pub(crate) extern "C" fn push_configuration(grid: Dim3, block: Dim3, shared: usize, stream: Handle) -> Code {
     CONFIGURED.with_borrow_mut(|stack| stack.push((grid, block, shared, stream)));
-    answer(Ok(()))
+    to_code(Ok(()))
 }
 
 pub(crate) extern "C" fn pop_configuration(
@@ -239,24 +239,27 @@ pub(crate) extern "C" fn pop_configuration(
     shared: *mut usize,
     stream: *mut Handle,
 ) -> Code {
-    answer(CONFIGURED.with_borrow_mut(Vec::pop).ok_or(INVALID_VALUE).and_then(|top| {
-        put(grid, top.0).and(put(block, top.1)).and(put(shared, top.2)).and(put(stream, top.3))
+    to_code(CONFIGURED.with_borrow_mut(Vec::pop).ok_or(INVALID_VALUE).and_then(|top| {
+        write_out(grid, top.0)
+            .and(write_out(block, top.1))
+            .and(write_out(shared, top.2))
+            .and(write_out(stream, top.3))
     }))
 }
 
 pub(crate) extern "C" fn set_up_argument(value: *const u8, size: usize, offset: usize) -> Code {
-    SET_UP.with_borrow_mut(|bytes| {
+    PENDING_ARGUMENTS.with_borrow_mut(|bytes| {
         bytes.resize(bytes.len().max(offset + size), 0);
-        // SAFETY: the caller says that there are that many bytes.
+        // SAFETY: the caller guarantees `size` bytes.
         bytes[offset..offset + size].copy_from_slice(unsafe { std::slice::from_raw_parts(value, size) });
     });
-    answer(Ok(()))
+    to_code(Ok(()))
 }
 
 /// Arguments of eight bytes each.
 pub(crate) extern "C" fn launch_by_pointer(f: *const c_void) -> Code {
-    answer(CONFIGURED.with_borrow_mut(Vec::pop).ok_or(INVALID_VALUE).and_then(|top| {
-        let mut bytes = SET_UP.take();
+    to_code(CONFIGURED.with_borrow_mut(Vec::pop).ok_or(INVALID_VALUE).and_then(|top| {
+        let mut bytes = PENDING_ARGUMENTS.take();
         let mut arguments: Vec<_> =
             bytes.chunks_mut(8).map(|chunk| chunk.as_mut_ptr().cast::<c_void>()).collect();
         find(f, INVALID_FUNCTION)?.launch_on(top.3, arguments.as_mut_ptr())
@@ -269,13 +272,13 @@ pub(crate) extern "C" fn register_binary(_data: *const c_void) -> *mut *mut c_vo
 
 pub(crate) extern "C" fn unregister_binary(modules: *mut *mut c_void) {
     if !modules.is_null() {
-        // SAFETY: made by `register_binary`, and used for the last time.
+        // SAFETY: created by `register_binary`, and used for the last time.
         drop(unsafe { Box::from_raw(modules) });
     }
 }
 
 fn name_of(name: *const c_char) -> String {
-    // SAFETY: who names a kernel passes a C string.
+    // SAFETY: the caller passes a C string as the kernel's name.
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 
@@ -291,24 +294,24 @@ pub(crate) extern "C" fn register_function(
 pub(crate) extern "C" fn register_nothing() {}
 
 pub(crate) extern "C" fn load_module(module: *mut *mut c_void, _image: *const c_void) -> Code {
-    answer(current().and_then(|_| put(module, Box::into_raw(Box::new(0_u64)).cast())))
+    to_code(current().and_then(|_| write_out(module, Box::into_raw(Box::new(0_u64)).cast())))
 }
 
 pub(crate) extern "C" fn unload_module(_module: *mut c_void) -> Code {
-    answer(Ok(()))
+    to_code(Ok(()))
 }
 
 /// Every module has every kernel.
 pub(crate) extern "C" fn get_function(
-    place: *mut *const c_void,
+    out: *mut *const c_void,
     module: *mut c_void,
     name: *const c_char,
 ) -> Code {
     if module.is_null() || name.is_null() {
-        return answer(Err(NOT_FOUND));
+        return to_code(Err(NOT_FOUND));
     }
     let kernel = Arc::new(Kernel { name: name_of(name) });
     let handle = Arc::as_ptr(&kernel).cast::<c_void>();
     kernels().write().unwrap_or_else(PoisonError::into_inner).insert(handle.addr(), kernel);
-    answer(put(place, handle))
+    to_code(write_out(out, handle))
 }

@@ -1,24 +1,23 @@
-//! `libamdhip64.so.6` for the tests: AMD's names and versions in front of the simulated device. Knows nothing of
-//! scheduling, and is as unforgiving as the real one where programs that interpose have failed:
+//! `libamdhip64.so.6` for the tests: AMD's names and symbol versions in front of the simulated device. It is not aware of
+//! scheduling, and is as strict as AMD's runtime where interposed libraries have failed:
 //!
-//! * what belongs to one copy of the library is unknown to another: functions (98), streams (709), events (400);
-//! * the last error stays until it is asked for (`HIP_STANDIN_LAST_ERROR=every` makes every call overwrite it, as before
-//!   version 7), and "not ready" is one;
-//! * what happens in a stream that is captured becomes part of the graph, whoever does it;
-//! * every exported function goes through a table, which is handed to `rocprofiler-register` on first use.
+//! * Objects of one copy of the library are invalid in another: functions (98), streams (709), events (400).
+//! * The last error stays until it is read, and "not ready" is an error. With `HIP_STANDIN_LAST_ERROR=every` every call
+//!   overwrites it, as before version 7.
+//! * Every operation on a capturing stream becomes part of the graph, whichever library performs it.
+//! * Every exported function goes through a table, which is passed to `rocprofiler-register` on first use.
 //!
-//! Kernels are timed work: `spin` takes its length in nanoseconds as its argument; `fill`, `add` and `increment` really do
-//! it; `nothing` does not even reach the device; any other takes 20 us. `HIP_STANDIN_DEVICE` names the device's file, to be shared by processes; `HIP_STANDIN_DEVICES` says how
-//! many there are; `HIP_STANDIN_SLOTS` how many slots of the table are shown, up to some that
-//! no runtime has yet.
+//! Kernels are timed work: `spin` runs for as many nanoseconds as its argument states; `fill`, `add` and `increment` change
+//! memory; `nothing` does not reach the device; any other kernel takes 20 us. `HIP_STANDIN_DEVICE` is the path of the
+//! device's file, which processes share; `HIP_STANDIN_DEVICES` is the number of devices; `HIP_STANDIN_SLOTS` is the number
+//! of table slots that tools see, which may exceed those of any released runtime.
 //!
-//! The same library is linked once more as `libhsa-runtime64.so.1`, see `hsa.rs`: the runtime below, for programs that use it
-//! without HIP.
+//! The same code is also linked as `libhsa-runtime64.so.1` (see `hsa.rs`), for programs that use ROCr without HIP.
 
 #![allow(
     clippy::missing_safety_doc,
     clippy::not_unsafe_ptr_arg_deref,
-    reason = "a vendor's C interface: each function demands of its pointers what AMD's of the same name does"
+    reason = "a vendor's C interface: the safety contract of each function is that of AMD's function"
 )]
 
 mod capture;

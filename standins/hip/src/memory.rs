@@ -1,32 +1,32 @@
-//! Memory: the host's own.
+//! Memory: device memory is host memory.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Mutex, PoisonError};
 
-use crate::device::{current, put};
-use crate::error::{Code, INVALID_VALUE, OUT_OF_MEMORY, answer};
+use crate::device::{current, write_out};
+use crate::error::{Code, INVALID_VALUE, OUT_OF_MEMORY, to_code};
 use crate::stall;
 use crate::stream::{self, Handle};
 
-pub(crate) extern "C" fn allocate(place: *mut *mut c_void, size: usize) -> Code {
-    answer(current().and_then(|_| {
-        // SAFETY: any size may be asked for.
+pub(crate) extern "C" fn allocate(out: *mut *mut c_void, size: usize) -> Code {
+    to_code(current().and_then(|_| {
+        // SAFETY: calloc accepts any size.
         let memory = unsafe { libc::calloc(1, size.max(1)) };
-        if memory.is_null() { Err(OUT_OF_MEMORY) } else { put(place, memory) }
+        if memory.is_null() { Err(OUT_OF_MEMORY) } else { write_out(out, memory) }
     }))
 }
 
-/// Memory that streams wait for: each a page of its own, by address.
+/// Signal memory, on which streams wait: each allocation is a page of its own.
 static SIGNALS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 const PAGE: usize = 4096;
 
-pub(crate) extern "C" fn allocate_with_flags(place: *mut *mut c_void, size: usize, flags: c_uint) -> Code {
-    /// `hipMallocSignalMemory`: eight bytes, and no more.
+pub(crate) extern "C" fn allocate_with_flags(out: *mut *mut c_void, size: usize, flags: c_uint) -> Code {
+    /// `hipMallocSignalMemory`: exactly eight bytes.
     const SIGNAL: c_uint = 2;
     if flags != SIGNAL {
-        return allocate(place, size);
+        return allocate(out, size);
     }
-    answer(current().and_then(|_| {
+    to_code(current().and_then(|_| {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh mapping at an address the kernel chooses.
         let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, access, kind, -1, 0) };
@@ -34,27 +34,27 @@ pub(crate) extern "C" fn allocate_with_flags(place: *mut *mut c_void, size: usiz
             return Err(INVALID_VALUE);
         }
         SIGNALS.lock().unwrap_or_else(PoisonError::into_inner).push(page.expose_provenance());
-        put(place, page)
+        write_out(out, page)
     }))
 }
 
-/// Frees the memory that streams wait for. Who touches it afterwards is found out.
+/// Releases all signal memory. A later access faults, so that tests detect it.
 pub(crate) fn free_signals() {
     for address in SIGNALS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         stall::end_waits_at(address);
-        // SAFETY: mapped above, and of no use any more.
+        // SAFETY: mapped above, and no stream waits for it any more.
         unsafe { libc::mprotect(std::ptr::with_exposed_provenance_mut(address), PAGE, libc::PROT_NONE) };
     }
 }
 
-pub(crate) extern "C" fn allocate_on(place: *mut *mut c_void, size: usize, _stream: Handle) -> Code {
-    allocate(place, size)
+pub(crate) extern "C" fn allocate_on(out: *mut *mut c_void, size: usize, _stream: Handle) -> Code {
+    allocate(out, size)
 }
 
 pub(crate) extern "C" fn free(memory: *mut c_void) -> Code {
     // SAFETY: the caller got it from one of the functions above.
     unsafe { libc::free(memory) };
-    answer(Ok(()))
+    to_code(Ok(()))
 }
 
 pub(crate) extern "C" fn free_on(memory: *mut c_void, stream: Handle) -> Code {
@@ -62,7 +62,7 @@ pub(crate) extern "C" fn free_on(memory: *mut c_void, stream: Handle) -> Code {
     free(memory)
 }
 
-/// Dependencies for the stream, then copies.
+/// Waits for the stream, then copies.
 pub(crate) extern "C" fn copy_on(
     to: *mut c_void,
     from: *const c_void,
@@ -70,13 +70,13 @@ pub(crate) extern "C" fn copy_on(
     _kind: c_int,
     stream: Handle,
 ) -> Code {
-    answer(stream::get(stream).and_then(|stream| {
+    to_code(stream::get(stream).and_then(|stream| {
         if to.is_null() || from.is_null() {
             return Err(INVALID_VALUE);
         }
         let marker = stream.queue.mark()?;
         stream.queue.wait(marker)?;
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller guarantees both ranges.
         unsafe { libc::memmove(to, from, size) };
         Ok(())
     }))
@@ -91,11 +91,11 @@ pub(crate) extern "C" fn copy_known(to: *mut c_void, from: *const c_void, size: 
 }
 
 pub(crate) extern "C" fn set_on(to: *mut c_void, value: c_int, size: usize, stream: Handle) -> Code {
-    answer(stream::get(stream).and_then(|_| {
+    to_code(stream::get(stream).and_then(|_| {
         if to.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees the range.
         unsafe { libc::memset(to, value, size) };
         Ok(())
     }))
@@ -106,5 +106,5 @@ pub(crate) extern "C" fn set(to: *mut c_void, value: c_int, size: usize) -> Code
 }
 
 pub(crate) extern "C" fn information(free: *mut usize, total: *mut usize) -> Code {
-    answer(current().and_then(|_| put(free, 60 << 30)).and(put(total, 64 << 30)))
+    to_code(current().and_then(|_| write_out(free, 60 << 30)).and(write_out(total, 64 << 30)))
 }

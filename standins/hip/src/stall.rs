@@ -1,4 +1,4 @@
-//! Streams that wait for memory, as the command processor does it: a thread looks at the memory once the stream is there.
+//! Streams that wait for memory, as the command processor does: a thread polls the memory once the stream has reached it.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use xsched_core::Marker;
 
 use crate::device::HwQueue;
-use crate::error::{Code, INVALID_VALUE, NOT_SUPPORTED, answer};
+use crate::error::{Code, INVALID_VALUE, NOT_SUPPORTED, to_code};
 use crate::stream::{self, Handle};
 
 struct Waiting {
@@ -30,33 +30,34 @@ fn watch() {
     loop {
         std::thread::sleep(Duration::from_micros(20));
         let mut waiting = waiting().lock().unwrap_or_else(PoisonError::into_inner);
-        let mut held: Vec<*const HwQueue> = Vec::new();
-        waiting.retain(|one| {
-            let address = std::ptr::with_exposed_provenance::<AtomicU64>(one.word);
-            // SAFETY: who makes a stream wait for memory keeps the memory.
-            let passes = || unsafe { &*address }.load(Ordering::Acquire) >= one.value;
-            let first = !held.contains(&Arc::as_ptr(&one.queue));
-            if first && one.queue.is_past(one.before) && passes() {
-                one.queue.pass();
+        let mut stalled: Vec<*const HwQueue> = Vec::new();
+        waiting.retain(|wait| {
+            let address = std::ptr::with_exposed_provenance::<AtomicU64>(wait.word);
+            // SAFETY: a program that makes a stream wait for memory keeps the memory mapped.
+            let passes = || unsafe { &*address }.load(Ordering::Acquire) >= wait.value;
+            let first = !stalled.contains(&Arc::as_ptr(&wait.queue));
+            if first && wait.queue.is_past(wait.before) && passes() {
+                wait.queue.pass();
                 return false;
             }
-            held.push(Arc::as_ptr(&one.queue));
+            stalled.push(Arc::as_ptr(&wait.queue));
             true
         });
     }
 }
 
-/// The memory there is about to be freed: nobody looks at it any more.
+/// Ends all waits for an address whose memory is about to be released.
 pub(crate) fn end_waits_at(word: usize) {
-    waiting().lock().unwrap_or_else(PoisonError::into_inner).retain(|one| {
-        if one.word == word {
-            one.queue.pass();
+    waiting().lock().unwrap_or_else(PoisonError::into_inner).retain(|wait| {
+        if wait.word == word {
+            wait.queue.pass();
         }
-        one.word != word
+        wait.word != word
     });
 }
 
-/// Only "at least" is there. Without the command processor's help it would be a spinning kernel, which nobody here wants.
+/// Only greater-or-equal is implemented. Without the command processor's support, AMD's runtime runs a spinning kernel,
+/// which is not modelled here.
 pub(crate) extern "C" fn wait_value(
     handle: Handle,
     word: *mut c_void,
@@ -65,9 +66,9 @@ pub(crate) extern "C" fn wait_value(
     _mask: u64,
 ) -> Code {
     if std::env::var("GPU_STREAMOPS_CP_WAIT").as_deref() != Ok("1") || flags != 0 {
-        return answer(Err(NOT_SUPPORTED));
+        return to_code(Err(NOT_SUPPORTED));
     }
-    answer(stream::get(handle).and_then(|stream| {
+    to_code(stream::get(handle).and_then(|stream| {
         if word.is_null() {
             return Err(INVALID_VALUE);
         }

@@ -1,21 +1,21 @@
-//! The table of functions, and how it is handed to tools.
+//! The dispatch table, and how it is passed to tools.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-use crate::error::{Code, NOT_FOUND, NOT_SUPPORTED, answer};
+use crate::error::{Code, NOT_FOUND, NOT_SUPPORTED, to_code};
 use crate::{capture, device, error, event, kernel, memory, stall, stream};
 
 include!(concat!(env!("OUT_DIR"), "/names.rs"));
 
 unsafe extern "C" {
-    /// What answers for functions that nobody needed yet.
+    /// The entries of functions that are not implemented.
     static hip_standin_defaults: [*const c_void; NAMES.len()];
-    /// What programs reach by name; null for what is not exported.
+    /// The exported functions; null for what is not exported.
     static hip_standin_exports: [*const c_void; NAMES.len()];
 }
 
-/// `{ size_t size; function slots[]; }`, and behind them those functions that have no slot.
+/// `{ size_t size; function slots[]; }`, followed by the functions that have no slot.
 #[repr(C)]
 struct Table {
     size: usize,
@@ -23,13 +23,13 @@ struct Table {
 }
 
 struct Shared(*mut Table);
-// SAFETY: it is written before it is shared, and by tools that are handed it at that time.
+// SAFETY: it is written before it is shared, or by the tools that receive it at that time.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
 
-/// The slots that version 6.4 has.
-const SHOWN: usize = 474;
+/// The number of slots in version 6.4.
+const DEFAULT_VISIBLE_SLOTS: usize = 474;
 
 #[allow(clippy::too_many_lines, reason = "a list")]
 fn implementations() -> Vec<(&'static str, *const c_void)> {
@@ -63,7 +63,7 @@ fn implementations() -> Vec<(&'static str, *const c_void)> {
         "hipExtStreamCreateWithCUMask" => stream::create_with_mask,
         "hipStreamDestroy" => stream::destroy,
         "hipStreamSynchronize" => stream::synchronize,
-        "hipStreamSynchronize_spt" => stream::synchronize_own,
+        "hipStreamSynchronize_spt" => stream::synchronize_spt,
         "hipStreamQuery" => stream::query,
         "hipStreamGetDevice" => stream::get_device,
         "hipGetStreamDeviceId" => stream::device_id,
@@ -80,13 +80,13 @@ fn implementations() -> Vec<(&'static str, *const c_void)> {
         "hipGraphDestroy" => capture::destroy,
         "hipGraphExecDestroy" => capture::destroy,
         "hipGraphLaunch" => capture::launch,
-        "hipGraphLaunch_spt" => capture::launch_own,
+        "hipGraphLaunch_spt" => capture::launch_spt,
         "hipLaunchHostFunc" => capture::launch_host_function,
         "hipEventCreate" => event::create,
         "hipEventCreateWithFlags" => event::create_with_flags,
         "hipEventDestroy" => event::destroy,
         "hipEventRecord" => event::record,
-        "hipEventRecord_spt" => event::record_own,
+        "hipEventRecord_spt" => event::record_spt,
         "hipEventQuery" => event::query,
         "hipEventSynchronize" => event::synchronize,
         "hipMalloc" => memory::allocate,
@@ -111,10 +111,10 @@ fn implementations() -> Vec<(&'static str, *const c_void)> {
         "hipModuleUnload" => kernel::unload_module,
         "hipModuleGetFunction" => kernel::get_function,
         "hipLaunchKernel" => kernel::launch,
-        "hipLaunchKernel_spt" => kernel::launch_own,
+        "hipLaunchKernel_spt" => kernel::launch_spt,
         "hipExtLaunchKernel" => kernel::launch_ext,
         "hipLaunchCooperativeKernel" => kernel::launch,
-        "hipLaunchCooperativeKernel_spt" => kernel::launch_own,
+        "hipLaunchCooperativeKernel_spt" => kernel::launch_spt,
         "hipLaunchKernelExC" => kernel::launch_config,
         "hipDrvLaunchKernelEx" => kernel::launch_config,
         "hipModuleLaunchKernel" => kernel::launch_module,
@@ -140,35 +140,38 @@ fn implementations() -> Vec<(&'static str, *const c_void)> {
     }
 }
 
-/// Everything that is exported comes here first.
+/// Returns the table; every exported function calls this first.
 #[unsafe(no_mangle)]
 extern "C" fn hip_standin_table() -> *const c_void {
     static TABLE: OnceLock<Shared> = OnceLock::new();
     let table = TABLE.get_or_init(|| {
-        let shown = std::env::var("HIP_STANDIN_SLOTS").ok().and_then(|n| n.parse().ok()).unwrap_or(SHOWN);
-        // SAFETY: filled by the assembler, with addresses of functions.
+        let visible = std::env::var("HIP_STANDIN_SLOTS")
+            .ok()
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(DEFAULT_VISIBLE_SLOTS);
+        // SAFETY: filled by the assembler with addresses of functions.
         let functions = unsafe { hip_standin_defaults };
-        let mut table = Box::new(Table { size: 8 + 8 * shown.min(NAMES.len()), functions });
+        let mut table = Box::new(Table { size: 8 + 8 * visible.min(NAMES.len()), functions });
         for (name, function) in implementations() {
             match NAMES.iter().position(|known| *known == name) {
-                Some(place) => table.functions[place] = function,
-                None => unreachable!("{name} is no function of the interface"),
+                Some(index) => table.functions[index] = function,
+                None => unreachable!("{name} is missing in interface.txt"),
             }
         }
         let table = Box::into_raw(table);
-        hand_over(table);
+        pass_to_register(table);
         Shared(table)
     });
     table.0.cast_const().cast()
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn hip_standin_unsupported(place: c_int) -> Code {
-    let name = usize::try_from(place).ok().and_then(|place| NAMES.get(place)).unwrap_or(&"?");
+extern "C" fn hip_standin_unsupported(index: c_int) -> Code {
+    let name = usize::try_from(index).ok().and_then(|index| NAMES.get(index)).unwrap_or(&"?");
     if std::env::var_os("HIP_STANDIN_VERBOSE").is_some() {
-        eprintln!("hip stand-in: {name} is not there");
+        eprintln!("hip stand-in: {name} is not implemented");
     }
-    answer(Err(NOT_SUPPORTED))
+    to_code(Err(NOT_SUPPORTED))
 }
 
 pub(crate) type SetTable = unsafe extern "C" fn(*const c_char, u64, u64, *mut *mut c_void, u64) -> c_int;
@@ -182,16 +185,16 @@ type Register = unsafe extern "C" fn(
     *mut u64,
 ) -> c_int;
 
-/// By it, the real one could tell that this is the runtime it says it is.
+/// The import function by which `rocprofiler-register` verifies the runtime's version.
 extern "C" fn import() -> u32 {
     60_400
 }
 
-/// Hands the table to the real `rocprofiler-register`, if `HIP_STANDIN_REGISTER` says where it is. Else does what that does: a
-/// tool shows itself by one name, and takes tables by another; or its library is named.
-fn hand_over(table: *mut Table) {
+/// Passes the table to the real `rocprofiler-register`, if `HIP_STANDIN_REGISTER` is its path. Otherwise does what that
+/// library does: it finds a tool by one exported name or by the environment, and passes the table to another.
+fn pass_to_register(table: *mut Table) {
     let look = |library: *mut c_void, name: &CStr| {
-        // SAFETY: a handle of the loader's, and a C string.
+        // SAFETY: a handle of the dynamic loader, and a C string.
         let found = unsafe { libc::dlsym(library, name.as_ptr()) };
         (!found.is_null()).then_some(found)
     };
@@ -199,21 +202,21 @@ fn hand_over(table: *mut Table) {
         return;
     }
     if let Some(path) = std::env::var("HIP_STANDIN_REGISTER").ok().and_then(|path| CString::new(path).ok()) {
-        // SAFETY: a C string; the library is wanted by the user.
+        // SAFETY: a C string; the user named the library.
         let register = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
         let found = look(register, c"rocprofiler_register_library_api_table");
         // SAFETY: the function of this name has this type.
         let register = found.map(|found| unsafe { std::mem::transmute::<*mut c_void, Register>(found) });
         let (mut tables, mut id) = ([table.cast::<c_void>()], 0);
         if let Some(register) = register {
-            // SAFETY: one table, which lives for ever, and a place for a number.
+            // SAFETY: one table, which is never freed, and room for an id.
             unsafe { register(c"hip".as_ptr(), import, 60_400, tables.as_mut_ptr(), 1, &raw mut id) };
         }
         return;
     }
     let named = std::env::var("ROCPROFILER_REGISTER_LIBRARY").ok().and_then(|path| CString::new(path).ok());
     let library = match named {
-        // SAFETY: a C string; the library is wanted by the user.
+        // SAFETY: a C string; the user named the library.
         Some(path) => unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) },
         None if look(libc::RTLD_DEFAULT, c"rocprofiler_configure").is_some() => libc::RTLD_DEFAULT,
         None => return,
@@ -222,37 +225,37 @@ fn hand_over(table: *mut Table) {
     // SAFETY: the function of this name has this type.
     let set = unsafe { std::mem::transmute::<*mut c_void, SetTable>(set) };
     let mut tables = [table.cast::<c_void>()];
-    // SAFETY: one table, which lives for ever.
+    // SAFETY: one table, which is never freed.
     unsafe { set(c"hip".as_ptr(), 60_400, 0, tables.as_mut_ptr(), 1) };
 }
 
 fn exported(name: *const c_char) -> Option<*const c_void> {
-    // SAFETY: who asks for a name passes a C string.
+    // SAFETY: the caller passes a C string.
     let name = unsafe { CStr::from_ptr(name) }.to_str().ok()?;
-    let place = NAMES.iter().position(|known| *known == name)?;
+    let index = NAMES.iter().position(|known| *known == name)?;
     // SAFETY: filled by the assembler.
-    Some(unsafe { hip_standin_exports[place] }).filter(|address| !address.is_null())
+    Some(unsafe { hip_standin_exports[index] }).filter(|address| !address.is_null())
 }
 
 extern "C" fn get_proc_address(
     name: *const c_char,
-    place: *mut *const c_void,
+    out: *mut *const c_void,
     _version: c_int,
     _flags: u64,
     status: *mut c_int,
 ) -> Code {
-    get_entry_point(name, place, 0, status)
+    get_entry_point(name, out, 0, status)
 }
 
 extern "C" fn get_entry_point(
     name: *const c_char,
-    place: *mut *const c_void,
+    out: *mut *const c_void,
     _flags: u64,
     status: *mut c_int,
 ) -> Code {
     let found = exported(name);
     if !status.is_null() {
-        let _ = device::put(status, c_int::from(found.is_none()));
+        let _ = device::write_out(status, c_int::from(found.is_none()));
     }
-    answer(device::put(place, found.unwrap_or(std::ptr::null())).and(found.map(drop).ok_or(NOT_FOUND)))
+    to_code(device::write_out(out, found.unwrap_or(std::ptr::null())).and(found.map(drop).ok_or(NOT_FOUND)))
 }

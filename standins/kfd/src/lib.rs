@@ -1,11 +1,11 @@
-//! What `/dev/kfd` is for the tests. To be preloaded: it answers for AMD's compute driver, as far as queues go.
+//! `/dev/kfd` for the tests. Preloaded, this library acts as AMD's compute driver, as far as queues are concerned.
 //!
-//! Opening `/dev/kfd` gives a descriptor without anything behind it; calls of the driver's letter on it are answered here. A
-//! queue's ring begins with a [`Ring`], by which whoever made the queue is told that it is to stop or to go on.
+//! Opening `/dev/kfd` returns a descriptor of an anonymous file; the driver's ioctls on it are handled here. The ring of a
+//! queue begins with a [`Ring`], whose function the driver calls to stop or resume the queue.
 //!
-//! * `KFD_STANDIN_LOG`: a file that gets one line for each call.
-//! * `KFD_STANDIN_REFUSE`: `all` or `second`: which openings are refused, as if without permission.
-//! * `KFD_STANDIN_ROOT`: where the driver's files under `/sys` are looked for instead.
+//! * `KFD_STANDIN_LOG`: a file that gets one line for each ioctl.
+//! * `KFD_STANDIN_REFUSE`: `all` or `second`: which calls of `open` fail with EACCES.
+//! * `KFD_STANDIN_ROOT`: the directory that replaces `/` for the driver's files under `/sys`.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_ulong, c_void};
@@ -17,12 +17,12 @@ use std::sync::{Mutex, PoisonError};
 const DEVICE: &[u8] = b"/dev/kfd";
 const MEMORY: &[u8] = b"/memfd:kfd (deleted)";
 
-/// What a queue's ring begins with.
+/// The header of a queue's ring.
 #[repr(C)]
 pub struct Ring {
     /// [`RING_MAGIC`].
     pub magic: u64,
-    /// Called with the ring and the share of the queue that is to be active: 0 stops it.
+    /// Called with the ring and the queue's percentage: 0 stops the queue.
     pub control: unsafe extern "C" fn(*const Ring, u32),
 }
 
@@ -41,44 +41,44 @@ fn log(line: std::fmt::Arguments<'_>) {
 fn next<F: Copy>(name: &CStr) -> F {
     // SAFETY: a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    assert!(!found.is_null() && size_of::<F>() == size_of_val(&found), "libc has it");
-    // SAFETY: whoever asks names libc's function by its type.
+    assert!(!found.is_null() && size_of::<F>() == size_of_val(&found), "libc has no such function");
+    // SAFETY: the caller names libc's function together with its type.
     unsafe { std::mem::transmute_copy(&found) }
 }
 
-fn refuse(errno: c_int) -> c_int {
-    // SAFETY: this thread's own.
+fn fail_with(errno: c_int) -> c_int {
+    // SAFETY: this thread's errno.
     unsafe { *libc::__errno_location() = errno };
     -1
 }
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, libc::mode_t) -> c_int;
 
-fn opened(path: *const c_char, flags: c_int, mode: libc::mode_t, real: &CStr) -> c_int {
+fn open_file(path: *const c_char, flags: c_int, mode: libc::mode_t, real: &CStr) -> c_int {
     static OPENED: AtomicUsize = AtomicUsize::new(0);
     let real: Open = next(real);
-    // SAFETY: who opens a file passes a C string.
+    // SAFETY: the caller of `open` passes a C string.
     let name = unsafe { CStr::from_ptr(path) }.to_bytes();
     if name == DEVICE {
         let before = OPENED.fetch_add(1, Ordering::Relaxed);
-        let refused = std::env::var("KFD_STANDIN_REFUSE").unwrap_or_default();
-        if refused == "all" || (refused == "second" && before > 0) {
-            return refuse(libc::EACCES);
+        let denied = std::env::var("KFD_STANDIN_REFUSE").unwrap_or_default();
+        if denied == "all" || (denied == "second" && before > 0) {
+            return fail_with(libc::EACCES);
         }
         // SAFETY: a C string.
         return unsafe { libc::memfd_create(c"kfd".as_ptr(), libc::MFD_CLOEXEC) };
     }
-    let moved = moved(name);
-    let path = moved.as_ref().map_or(path, |moved| moved.as_ptr());
-    // SAFETY: the caller's arguments, perhaps with another path.
+    let replaced = replaced_path(name);
+    let path = replaced.as_ref().map_or(path, |replaced| replaced.as_ptr());
+    // SAFETY: the caller's arguments, with the path possibly replaced.
     unsafe { real(path, flags, mode) }
 }
 
-/// Where a file of the driver's is looked for instead.
-fn moved(name: &[u8]) -> Option<CString> {
-    let places = ["/sys/class/kfd/", "/sys/devices/virtual/kfd/", "/sys/module/amdgpu/"];
-    let of_the_driver = places.iter().any(|place| name.starts_with(place.as_bytes()));
-    let mut root = std::env::var_os("KFD_STANDIN_ROOT").filter(|_| of_the_driver)?;
+/// The path that replaces that of a driver's file.
+fn replaced_path(name: &[u8]) -> Option<CString> {
+    let directories = ["/sys/class/kfd/", "/sys/devices/virtual/kfd/", "/sys/module/amdgpu/"];
+    let is_drivers = directories.iter().any(|directory| name.starts_with(directory.as_bytes()));
+    let mut root = std::env::var_os("KFD_STANDIN_ROOT").filter(|_| is_drivers)?;
     root.push(OsStr::from_bytes(name));
     CString::new(root.as_bytes()).ok()
 }
@@ -86,58 +86,58 @@ fn moved(name: &[u8]) -> Option<CString> {
 type OpenStream = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
 
 /// # Safety
-/// As libc's demands.
+/// The requirements of libc's function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     let real: OpenStream = next(c"fopen");
-    // SAFETY: who opens a file passes a C string.
-    let moved = moved(unsafe { CStr::from_ptr(path) }.to_bytes());
-    // SAFETY: the caller's arguments, perhaps with another path.
-    unsafe { real(moved.as_ref().map_or(path, |moved| moved.as_ptr()), mode) }
+    // SAFETY: the caller of `fopen` passes a C string.
+    let replaced = replaced_path(unsafe { CStr::from_ptr(path) }.to_bytes());
+    // SAFETY: the caller's arguments, with the path possibly replaced.
+    unsafe { real(replaced.as_ref().map_or(path, |replaced| replaced.as_ptr()), mode) }
 }
 
 type OpenDirectory = unsafe extern "C" fn(*const c_char) -> *mut libc::DIR;
 
 /// # Safety
-/// As libc's demands.
+/// The requirements of libc's function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
     let real: OpenDirectory = next(c"opendir");
     // SAFETY: as above.
-    let moved = moved(unsafe { CStr::from_ptr(path) }.to_bytes());
+    let replaced = replaced_path(unsafe { CStr::from_ptr(path) }.to_bytes());
     // SAFETY: as above.
-    unsafe { real(moved.as_ref().map_or(path, |moved| moved.as_ptr())) }
+    unsafe { real(replaced.as_ref().map_or(path, |replaced| replaced.as_ptr())) }
 }
 
 /// # Safety
-/// As libc's demands.
+/// The requirements of libc's function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
-    opened(path, flags, mode, c"open")
+    open_file(path, flags, mode, c"open")
 }
 
 /// # Safety
-/// As libc's demands.
+/// The requirements of libc's function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
-    opened(path, flags, mode, c"open64")
+    open_file(path, flags, mode, c"open64")
 }
 
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 
 /// # Safety
-/// As libc's demands.
+/// The requirements of libc's function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    let ours = (request >> 8) & 0xff == c_ulong::from(b'K')
+    let is_kfd = (request >> 8) & 0xff == c_ulong::from(b'K')
         && std::fs::read_link(format!("/proc/self/fd/{fd}"))
             .is_ok_and(|link| link.as_os_str().as_bytes() == MEMORY);
-    if !ours {
+    if !is_kfd {
         let real: Ioctl = next(c"ioctl");
         // SAFETY: the caller's arguments.
         return unsafe { real(fd, request, argument) };
     }
-    // SAFETY: who calls the driver passes as many bytes as the request says; each call below stays within its own.
+    // SAFETY: the caller of `ioctl` passes as many bytes as the request encodes; each case below stays within its own.
     let word = |offset: usize| unsafe { argument.byte_add(offset).cast::<u32>() };
     // SAFETY: as above.
     let read = |offset: usize| unsafe { word(offset).read_unaligned() };
@@ -166,25 +166,25 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
                 log(format_args!("destroy {}", read(0)));
                 0
             }
-            None => refuse(libc::EINVAL),
+            None => fail_with(libc::EINVAL),
         },
-        // SET_CU_MASK: how many units a queue may use.
+        // SET_CU_MASK: the compute units that a queue may use.
         (0x1a, 16) => {
             let (id, bits) = (read(0), read(4));
-            // SAFETY: as above; the words are as many as is said.
+            // SAFETY: as above; the mask has `bits` bits.
             let words = unsafe {
                 let words = argument.byte_add(8).cast::<*const u32>().read_unaligned();
                 std::slice::from_raw_parts(words, usize::try_from(bits / 32).unwrap_or(0))
             };
             let used: u32 = words.iter().map(|word| word.count_ones()).sum();
-            let good = queues.contains_key(&id) && bits > 0 && bits.is_multiple_of(32) && used > 0;
-            log(format_args!("mask {id} units {used} good {good}"));
-            if good { 0 } else { refuse(libc::EINVAL) }
+            let is_valid = queues.contains_key(&id) && bits > 0 && bits.is_multiple_of(32) && used > 0;
+            log(format_args!("mask {id} units {used} good {is_valid}"));
+            if is_valid { 0 } else { fail_with(libc::EINVAL) }
         }
-        // GET_CLOCK_COUNTERS: all stand still. RUNTIME_ENABLE. CREATE_EVENT, DESTROY_EVENT, SET_EVENT, RESET_EVENT: none
-        // ever happens.
+        // GET_CLOCK_COUNTERS: all zero. RUNTIME_ENABLE. CREATE_EVENT, DESTROY_EVENT, SET_EVENT, RESET_EVENT: accepted, but
+        // no event is ever signalled.
         (5, 40) | (0x25, 16) | (8, 32) | (9..=0xb, 8) => 0,
-        // WAIT_EVENTS: the time is up before that.
+        // WAIT_EVENTS: always times out.
         (0xc, 24) => {
             drop(queues);
             std::thread::sleep(std::time::Duration::from_millis(read(16).min(10).into()));
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
             unsafe { word(20).write_unaligned(1) };
             0
         }
-        // GET_PROCESS_APERTURES_NEW: there is no GPU with any.
+        // GET_PROCESS_APERTURES_NEW: no GPU has any.
         (0x14, 16) => {
             // SAFETY: as above.
             unsafe { word(8).write_unaligned(0) };
@@ -202,23 +202,23 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         (7, 24) => {
             // SAFETY: as above.
             let ring = unsafe { argument.cast::<u64>().read_unaligned() };
-            let (id, share, priority) = (read(8), read(16), read(20));
-            let good = queues.get(&id) == Some(&ring) && share & 0xff <= 100 && priority <= 15;
+            let (id, percentage, priority) = (read(8), read(16), read(20));
+            let is_valid = queues.get(&id) == Some(&ring) && percentage & 0xff <= 100 && priority <= 15;
             drop(queues);
-            log(format_args!("update {id} share {} priority {priority} good {good}", share & 0xff));
-            if !good {
-                return refuse(libc::EINVAL);
+            log(format_args!("update {id} share {} priority {priority} good {is_valid}", percentage & 0xff));
+            if !is_valid {
+                return fail_with(libc::EINVAL);
             }
             let ring =
                 usize::try_from(ring).map_or(std::ptr::null(), std::ptr::with_exposed_provenance::<Ring>);
-            // SAFETY: whoever made the queue gave it, and keeps it until the queue is destroyed.
+            // SAFETY: the process that created the queue passed the ring, and keeps it until the queue is destroyed.
             unsafe {
                 if (*ring).magic == RING_MAGIC {
-                    ((*ring).control)(ring, share & 0xff);
+                    ((*ring).control)(ring, percentage & 0xff);
                 }
             }
             0
         }
-        _ => refuse(libc::EINVAL),
+        _ => fail_with(libc::EINVAL),
     }
 }

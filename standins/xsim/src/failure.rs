@@ -1,4 +1,4 @@
-//! What is answered when something fails: a code, and words for who asks.
+//! Errors: a code, and a message for `xsim_last_error`.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -11,38 +11,38 @@ use xsched_sim::SimError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) enum Code {
-    /// Done.
+    /// The call succeeded.
     Success = 0,
-    /// A null pointer, a handle that is none, a number out of range.
+    /// A null pointer, an invalid handle, or a number out of range.
     InvalidValue = 1,
-    /// Not finished yet.
+    /// Not complete yet.
     NotReady = 2,
-    /// Can be neither opened nor made.
+    /// The device can be neither opened nor created.
     NoDevice = 3,
     /// The device has no queue left.
     OutOfQueues = 4,
     /// The handle belongs to the parent of this process.
     Forked = 5,
-    /// The device no longer knows this process.
+    /// The device has removed this process.
     DeviceLost = 6,
-    /// The device lacks the level asked for.
+    /// The device lacks the requested preemption level.
     NotSupported = 7,
-    /// A fault of this library.
+    /// An internal error of this library.
     Unknown = 999,
 }
 
 /// Why a call failed.
 pub(crate) struct Failure {
     code: Code,
-    words: String,
+    message: String,
 }
 
 impl Failure {
-    pub(crate) fn new(code: Code, words: impl Into<String>) -> Self {
-        Self { code, words: words.into() }
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
     }
 
-    /// Not a failure to remember: the answer to a question.
+    /// Not an error: `xsim_last_error` does not report it.
     pub(crate) fn not_ready() -> Self {
         Self::new(Code::NotReady, "")
     }
@@ -73,22 +73,22 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Runs what a function of the interface does. Nothing unwinds into the caller.
-pub(crate) fn answer(work: impl FnOnce() -> Result<(), Failure>) -> Code {
+/// Runs the body of an exported function. A panic becomes an error, so nothing unwinds into the caller.
+pub(crate) fn to_code(work: impl FnOnce() -> Result<(), Failure>) -> Code {
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return Code::Success,
         Ok(Err(failure)) => failure,
-        Err(_) => Failure::new(Code::Unknown, "a fault of this library"),
+        Err(_) => Failure::new(Code::Unknown, "an internal error of libxsim"),
     };
     if failure.code != Code::NotReady {
-        let words = CString::new(failure.words).unwrap_or_default();
-        // Fails only on a thread that is ending: then there is nobody to ask.
-        let _ = LAST.try_with(|last| last.replace(words));
+        let message = CString::new(failure.message).unwrap_or_default();
+        // Fails only on a thread that is exiting, which makes no more calls.
+        let _ = LAST.try_with(|last| last.replace(message));
     }
     failure.code
 }
 
-/// The words of this thread's last failure.
+/// The message of this thread's last error.
 pub(crate) fn last() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }

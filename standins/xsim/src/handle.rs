@@ -1,55 +1,55 @@
-//! Handles: pointers that say what they point at.
+//! Handles: pointers to objects that begin with a type tag.
 
 use crate::failure::{Code, Failure};
 
-/// What a handle can stand for.
+/// A type that has handles.
 pub(crate) trait Object {
-    /// The first word of such an object.
+    /// The tag of such an object.
     const MAGIC: u64;
 }
 
-/// What a handle points at.
+/// An object with its tag.
 #[repr(C)]
 pub(crate) struct Handle<T> {
     magic: u64,
     object: T,
 }
 
-/// Makes a handle and writes it where the caller wants it.
+/// Creates a handle and writes it to an output parameter.
 ///
 /// # Safety
-/// `out` is null or points at room for a handle.
-pub(crate) unsafe fn give<T: Object>(out: *mut *mut Handle<T>, object: T) -> Result<(), Failure> {
+/// `out` is null or is valid for a write.
+pub(crate) unsafe fn create<T: Object>(out: *mut *mut Handle<T>, object: T) -> Result<(), Failure> {
     if out.is_null() {
-        return Err(Failure::new(Code::InvalidValue, "no place to put the handle"));
+        return Err(Failure::new(Code::InvalidValue, "the pointer for the handle is null"));
     }
     let handle = Box::into_raw(Box::new(Handle { magic: T::MAGIC, object }));
-    // SAFETY: not null, and the caller vouches for the room.
+    // SAFETY: not null, and the caller guarantees that it is valid.
     unsafe { out.write(handle) };
     Ok(())
 }
 
-/// What a handle stands for.
+/// The object of a handle.
 ///
 /// # Safety
-/// `handle` is null or came from [`give`], and is not taken back while the answer is used.
+/// `handle` is null or came from [`create`], and is not destroyed while the result is used.
 pub(crate) unsafe fn get<'a, T: Object>(handle: *mut Handle<T>) -> Result<&'a T, Failure> {
-    // SAFETY: null or valid, as the caller vouches.
+    // SAFETY: null or valid, as the caller guarantees.
     match unsafe { handle.as_ref() } {
         Some(Handle { magic, object }) if *magic == T::MAGIC => Ok(object),
-        _ => Err(Failure::new(Code::InvalidValue, "not a handle of the kind this function takes")),
+        _ => Err(Failure::new(Code::InvalidValue, "the handle is not of the type that this function takes")),
     }
 }
 
-/// Takes a handle back.
+/// Destroys a handle and returns its object.
 ///
 /// # Safety
-/// As for [`get`], and nobody uses the handle any more.
-pub(crate) unsafe fn take<T: Object>(handle: *mut Handle<T>) -> Result<Box<Handle<T>>, Failure> {
-    // SAFETY: as the caller vouches.
+/// As for [`get`], and the handle is not used any more.
+pub(crate) unsafe fn destroy<T: Object>(handle: *mut Handle<T>) -> Result<Box<Handle<T>>, Failure> {
+    // SAFETY: the caller's guarantee.
     unsafe { get(handle) }?;
-    // SAFETY: it is one of ours, made from a box in `give`, and the caller vouches that this is the last use.
-    let mut taken = unsafe { Box::from_raw(handle) };
-    taken.magic = 0;
-    Ok(taken)
+    // SAFETY: `create` made it from a box, and the caller guarantees that this is the last use.
+    let mut destroyed = unsafe { Box::from_raw(handle) };
+    destroyed.magic = 0;
+    Ok(destroyed)
 }

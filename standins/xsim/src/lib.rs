@@ -1,7 +1,7 @@
-//! `libxsim.so`: the simulated device behind a small C interface, as a vendor would ship one; see `xsim.h`.
+//! `libxsim.so`: the simulated device behind a small C interface, as a vendor would provide it; see `xsim.h`.
 //!
-//! Knows nothing of scheduling, as a vendor's library does not. Handles are pointers to heap objects that begin with a
-//! word telling what they are; no table of them exists, so that no lock is left behind by a fork.
+//! As a vendor's library, it is not aware of scheduling. Handles are pointers to heap objects that begin with a type tag.
+//! There is no table of handles, so that a fork cannot leave a lock held in the child.
 
 mod driver;
 mod event;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use xsched_sim::{Config, SimDevice};
 
-use failure::{Code, Failure, answer};
+use failure::{Code, Failure, to_code};
 use handle::{Handle, Object};
 
 /// An opened device.
@@ -25,33 +25,33 @@ impl Object for Device {
     const MAGIC: u64 = u64::from_le_bytes(*b"xsimdev ");
 }
 
-/// Opens the device at a path, or the one the environment names.
+/// Opens the device at a path, or at the path in `XSIM_DEVICE`.
 ///
 /// # Safety
-/// `path` is null or a C string; `device` is null or points at room for a handle.
+/// `path` is null or a C string; `device` is null or is valid for a write.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_open(path: *const c_char, device: *mut *mut Handle<Device>) -> Code {
-    answer(|| {
+    to_code(|| {
         let path = if path.is_null() {
             std::env::var_os("XSIM_DEVICE").map(PathBuf::from).ok_or_else(|| {
-                Failure::new(Code::NoDevice, "neither a path was given nor is XSIM_DEVICE set")
+                Failure::new(Code::NoDevice, "no path was given, and XSIM_DEVICE is not set")
             })?
         } else {
-            // SAFETY: not null, so the caller vouches for a C string.
+            // SAFETY: not null, so the caller guarantees a C string.
             PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()))
         };
-        let opened = Device(open_or_make(&path)?);
-        // SAFETY: the caller vouches for `device`.
-        unsafe { handle::give(device, opened) }
+        let opened = Device(open_or_create(&path)?);
+        // SAFETY: the caller guarantees `device`.
+        unsafe { handle::create(device, opened) }
     })
 }
 
-fn open_or_make(path: &Path) -> Result<SimDevice, Failure> {
+fn open_or_create(path: &Path) -> Result<SimDevice, Failure> {
     let failed = |error: xsched_sim::AttachError| Failure::new(Code::NoDevice, error.to_string());
     if !path.exists() {
-        // Another process may be making it at this moment: then opening it succeeds.
-        if let Ok(made) = SimDevice::create_at(path, &Config::default()) {
-            return Ok(made);
+        // If another process creates it at the same time, opening it succeeds.
+        if let Ok(created) = SimDevice::create_at(path, &Config::default()) {
+            return Ok(created);
         }
     }
     SimDevice::open(path).map_err(failed)
@@ -63,11 +63,11 @@ fn open_or_make(path: &Path) -> Result<SimDevice, Failure> {
 /// `device` came from [`xsim_open`] and was not closed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_close(device: *mut Handle<Device>) -> Code {
-    // SAFETY: the caller vouches for the handle.
-    answer(|| unsafe { handle::take(device) }.map(drop))
+    // SAFETY: the caller guarantees the handle.
+    to_code(|| unsafe { handle::destroy(device) }.map(drop))
 }
 
-/// What the last failure of this thread was, in words.
+/// The message of this thread's last error.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn xsim_last_error() -> *const c_char {
     failure::last()

@@ -1,8 +1,8 @@
-//! The resource manager's calls: their numbers, what they carry, and what they come to.
+//! The resource manager's interface: ioctl numbers, classes, control commands, parameters and status codes.
 
 use std::ffi::c_ulong;
 
-/// The calls, and the sizes of what they carry.
+/// The ioctls. Their numbers include the sizes of their parameters.
 pub(super) const FREE: c_ulong = 0xc010_4629;
 pub(super) const CONTROL: c_ulong = 0xc020_462a;
 pub(super) const ALLOC: c_ulong = 0xc030_462b;
@@ -24,14 +24,14 @@ pub(super) const DISABLE_CHANNELS: u32 = 0x2080_110b;
 pub(super) const GPU_GET_ID: u32 = 0x2080_0142;
 pub(super) const GPU_GET_PCI_INFO: u32 = 0x0000_021b;
 
-/// Engines, as a channel group names the one it is for.
+/// Engine types of channel groups.
 pub(super) const COMPUTE_ENGINE: u32 = 1;
 pub(super) const FIRST_COPY_ENGINE: u32 = 0xb;
 pub(super) const GROUPS: u32 = 4;
 pub(super) const COMPUTE_CHANNELS: u32 = 8;
 pub(super) const COPY_CHANNELS: u32 = 4;
 
-/// What a call comes to.
+/// Status codes.
 pub(super) const OK: u32 = 0;
 pub(super) const EXISTS: u32 = 0x19;
 pub(super) const INSUFFICIENT_PERMISSIONS: u32 = 0x1b;

@@ -1,9 +1,8 @@
 /*
- * Counts in the device's memory, each step on another stream than the one before: streams that wait for each other by
- * events, both default streams, a graph, every form of launch. A step that comes too early, twice or never is seen in the
- * sum.
- *
- *   chain ROUNDS KERNEL_US      says "ready" before it begins and the sum when it is done; then once more on a line of input
+  * Counts in device memory, each step on another stream than the previous one: streams that wait for each other by events,
+  * both default streams, a graph, every form of launch. A step that runs too early, twice or never changes the sum.
+  *
+  *   chain ROUNDS KERNEL_US      prints "ready" before it starts and the sum when it is done; then again on a line of input
  */
 #include "gpu.h"
 
@@ -42,7 +41,7 @@ int main(int argc, char **argv) {
     for (int again = 0; again < 2; again++) {
         for (long n = 0; n < rounds; n++) {
             CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, second, NULL, 0};
-            /* A graph is made while other things run. */
+            /* Captured while other work runs. */
             MUST(cuStreamBeginCapture_v2(first, CU_STREAM_CAPTURE_MODE_GLOBAL));
             MUST(cuLaunchKernel(add_kernel, 1, 1, 1, 1, 1, 1, 0, first, step(&a, &a), NULL));
             MUST(cuLaunchKernel(add_kernel, 1, 1, 1, 1, 1, 1, 0, first, step(&b, &a), NULL));
@@ -52,7 +51,7 @@ int main(int argc, char **argv) {
             MUST(cuEventRecord(forth, first));
             MUST(cuStreamWaitEvent(second, forth, 0));
             MUST(cuLaunchKernelEx(&config, add_kernel, step(&a, &b), NULL));
-            /* The legacy default stream waits for the blocking one, and the thread's own for it. */
+            /* The legacy default stream waits for the blocking stream, and the thread's default stream for the legacy one. */
             MUST(cuLaunchKernel(add_kernel, 1, 1, 1, 1, 1, 1, 0, NULL, step(&b, &a), NULL));
             MUST(cuLaunchKernel_ptsz(add_kernel, 1, 1, 1, 1, 1, 1, 0, NULL, step(&a, &b), NULL));
             MUST(cuLaunchCooperativeKernel(add_kernel, 1, 1, 1, 1, 1, 1, 0, NULL, step(&a, &a)));

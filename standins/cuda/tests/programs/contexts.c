@@ -1,10 +1,10 @@
 /*
- * A program whose contexts come and go.
- *
- *   contexts ROUNDS KERNELS KERNEL_US      says the number of each round; checks what it computes
- *
- * Each round works on streams in the context that libraries share and in one of its own, and ends both in one of the ways there
- * are, some with work under way.
+  * A program that creates and destroys contexts.
+  *
+  *   contexts ROUNDS KERNELS KERNEL_US      prints the number of each round; checks what it computes
+  *
+  * Each round uses streams in the primary context and in a context of its own. It destroys both in different ways, some with
+  * work pending.
  */
 #include "gpu.h"
 
@@ -20,7 +20,7 @@ static void load(void) {
     MUST(cuModuleGetFunction(&add_kernel, module, "add"));
 }
 
-/* On the default stream and on others, of which one is destroyed, and the others end with the context. */
+/* Works on the default stream and on others. One of these is destroyed, the rest are released with the context. */
 static void work(long kernels, uint64_t ns, uint32_t value) {
     CUstream streams[STREAMS] = {NULL};
     CUdeviceptr memory;
@@ -36,7 +36,7 @@ static void work(long kernels, uint64_t ns, uint32_t value) {
         EXPECT(read == value + (uint32_t)(kernels - 1 + n));
     }
     MUST(cuStreamDestroy_v2(streams[1]));
-    /* So that something is still there when it ends. */
+    /* Leaves work pending when the context is destroyed. */
     if (value % 2 == 0) MUST(spin(streams[2], ns));
 }
 
@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
         MUST(cuCtxCreate_v2(&own, 0, 0));
         work(kernels, ns, (uint32_t)round);
         MUST(cuCtxDestroy_v2(own));
-        /* The one below it is current again, and works as before. */
+        /* The previous context is current again and still works. */
         work(kernels, ns, (uint32_t)round + 7);
         if (round % 2 == 0) MUST(cuDevicePrimaryCtxReset_v2(0));
         MUST(cuDevicePrimaryCtxRelease_v2(0));

@@ -1,4 +1,4 @@
-/* Two streams that wait for each other, over and over; between the two, what one has written the other reads. */
+/* Two streams that wait for each other repeatedly; each reads what the other has written. */
 #include "gpu.h"
 
 enum { ROUNDS = 100, US = 1000 };

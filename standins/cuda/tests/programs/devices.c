@@ -4,7 +4,7 @@
 
 enum { MS = 1000000 };
 
-/* How long kernels of 60 ms take, one in each of two contexts. */
+/* How long two kernels of 60 ms take, one in each context. */
 static uint64_t both(CUcontext first, CUcontext second) {
     CUcontext popped;
     uint64_t begin = now_ns();
@@ -35,7 +35,7 @@ int main(void) {
     EXPECT(together >= 120 * MS);
     EXPECT(4 * apart < 3 * together);
 
-    /* An event of one context can be waited for in another. */
+    /* A stream can wait for an event of another context. */
     CUevent event;
     CUdeviceptr memory;
     uint32_t value;

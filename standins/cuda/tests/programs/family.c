@@ -1,4 +1,4 @@
-/* A process that has used the driver and forks: the child cannot use it, the parent can. One that forks before can. */
+/* A process that uses the driver and forks: the child cannot use the driver, the parent can. A child forked before can. */
 #include <sys/wait.h>
 #include <unistd.h>
 #include "gpu.h"
@@ -21,9 +21,9 @@ static void use(void) {
 }
 
 static void cannot(void) {
-    ANSWERS(3, spin(NULL, 1000000));
-    ANSWERS(3, cuStreamSynchronize(NULL));
-    ANSWERS(3, cuInit(0));
+    EXPECT_RESULT(3, spin(NULL, 1000000));
+    EXPECT_RESULT(3, cuStreamSynchronize(NULL));
+    EXPECT_RESULT(3, cuInit(0));
 }
 
 int main(void) {

@@ -1,11 +1,11 @@
 /*
- * Kernels in rounds, with a pause after each round, and one of several ways to see that a round is done.
+  * Launches kernels in rounds, with a pause after each round, and one of several ways to detect that a round is complete.
  *
  *   foreground HOW ROUNDS KERNELS KERNEL_US PAUSE_US
  *
- * HOW: stream, context, event, copy (waits, the last with a copy to the host), each, each-copy (waits for every kernel), query (asks
- * until it is done), none (never asks, and pauses for the kernels too).
- * Says how many microseconds each round took; with none, 0. Then "idle", and ends with a line of input.
+  * HOW: stream, context, event, copy (waits with that call, the last one with a copy to the host), each, each-copy (waits for
+  * every kernel), query (polls until complete), none (neither waits nor polls; the pause includes the kernels' time).
+  * Prints the microseconds that each round took, or 0 with none; then "idle", and exits on a line of input.
  */
 #include "gpu.h"
 
@@ -19,12 +19,12 @@ int main(int argc, char **argv) {
     uint32_t copy;
     open_gpu();
     MUST(cuMemAlloc_v2(&word, sizeof copy));
-    /* A copy waits for the default stream. */
+    /* A synchronous copy waits for the default stream only, so the copying modes use that. */
     if (strstr(how, "copy") == NULL) MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(cuEventCreate(&end, CU_EVENT_DISABLE_TIMING));
-    int asks = strcmp(how, "none") != 0;
+    int waits = strcmp(how, "none") != 0;
     for (long round = 0; round < rounds; round++) {
-        uint64_t begun = now_ns();
+        uint64_t start = now_ns();
         for (long n = 0; n < kernels; n++) {
             MUST(spin(stream, us * 1000));
             if (strcmp(how, "each") == 0) MUST(cuStreamSynchronize(stream));
@@ -38,16 +38,16 @@ int main(int argc, char **argv) {
         } else if (strcmp(how, "context") == 0) {
             MUST(cuCtxSynchronize());
         } else if (strcmp(how, "query") == 0) {
-            int answer;
-            while ((answer = cuStreamQuery(stream)) == 600) sleep_until(now_ns() + 100000);
-            MUST(answer);
-        } else if (asks && strstr(how, "copy") == NULL) {
+            int result;
+            while ((result = cuStreamQuery(stream)) == 600) sleep_until(now_ns() + 100000);
+            MUST(result);
+        } else if (waits && strstr(how, "copy") == NULL) {
             MUST(cuStreamSynchronize(stream));
         }
-        uint64_t ended = now_ns();
-        printf("%llu\n", asks ? (unsigned long long)(ended - begun) / 1000 : 0);
+        uint64_t end = now_ns();
+        printf("%llu\n", waits ? (unsigned long long)(end - start) / 1000 : 0);
         fflush(stdout);
-        sleep_until(ended + (pause + (asks ? 0 : kernels * us)) * 1000);
+        sleep_until(end + (pause + (waits ? 0 : kernels * us)) * 1000);
     }
     puts("idle");
     fflush(stdout);

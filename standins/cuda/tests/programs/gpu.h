@@ -1,4 +1,4 @@
-/* What the test programs share: a context, the three kernels, and the time. */
+/* Shared by the test programs: a context, the three kernels, and the time. */
 #ifndef GPU_H
 #define GPU_H
 
@@ -12,21 +12,21 @@
 #define EXPECT(what) \
     do { \
         if (!(what)) { \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what); \
+            fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #what); \
             exit(70); \
         } \
     } while (0)
 
-/* The driver's answer must be this one. */
-#define ANSWERS(expected, call) \
+/* The call must return this result. */
+#define EXPECT_RESULT(expected, call) \
     do { \
-        int expected_ = (expected), answered_ = (call); \
-        if (answered_ != expected_) { \
-            fprintf(stderr, "%s:%d: %s answered %d, not %d\n", __FILE__, __LINE__, #call, answered_, expected_); \
+        int expected_ = (expected), returned_ = (call); \
+        if (returned_ != expected_) { \
+            fprintf(stderr, "%s:%d: %s returned %d, not %d\n", __FILE__, __LINE__, #call, returned_, expected_); \
             exit(70); \
         } \
     } while (0)
-#define MUST(call) ANSWERS(0, call)
+#define MUST(call) EXPECT_RESULT(0, call)
 
 static CUfunction spin_kernel, fill_kernel, add_kernel;
 

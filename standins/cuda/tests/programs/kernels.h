@@ -1,4 +1,4 @@
-/* The three kernels, for a real device. The stand-in has them whatever is loaded. One thread does all. */
+/* The three kernels as PTX for a real device, with one thread each. The stand-in has them in every module. */
 #define WAIT_NS \
     "  ld.param.u64 %rd0, [ns];\n" \
     "  mov.u64 %rd1, %globaltimer;\n" \

@@ -1,7 +1,7 @@
 /*
- * Launches that the driver refuses at once: they take as long as the way to the driver and back.
- *
- *   launches own|default COUNT      on a stream of its own or on the default stream; says how many nanoseconds one took
+  * Launches that the driver rejects at once: they measure the cost of the path to the driver and back.
+  *
+  *   launches own|default COUNT      on a stream of its own or on the default stream; prints the nanoseconds per launch
  */
 #include "gpu.h"
 
@@ -11,7 +11,7 @@ int main(int argc, char **argv) {
     CUstream stream = NULL;
     open_gpu();
     if (strcmp(argv[1], "own") == 0) MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    /* From here on the stream is known. */
+    /* From here on the library tracks the stream. */
     MUST(spin(stream, 1000));
     MUST(cuStreamSynchronize(stream));
     uint64_t begun = now_ns();

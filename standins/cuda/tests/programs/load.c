@@ -1,15 +1,15 @@
 /*
- * A program that answers requests or works through a batch, with or without a timeslice of its own choice.
- *
- *   load requests COUNT KERNELS KERNEL_US PERIOD_US [SLICE_US]   says how many microseconds each request took,
- *                                                                as the device tells it
- *   load batch KERNELS KERNEL_US [SLICE_US]                      for ever; says the number of each round
+  * A program that serves requests or processes a batch, optionally with a time slice that it sets itself.
+  *
+  *   load requests COUNT KERNELS KERNEL_US PERIOD_US [SLICE_US]   prints the microseconds that each request took, measured
+  *                                                                with the device's clock
+  *   load batch KERNELS KERNEL_US [SLICE_US]                      until killed; prints the number of each round
  */
 #include "manager.h"
 #include "gpu.h"
 
 static void slice(int argc, char **argv, int at) {
-    if (argc > at) ANSWERS(0, set_timeslice(strtoull(argv[at], NULL, 10)));
+    if (argc > at) EXPECT_RESULT(0, set_timeslice(strtoull(argv[at], NULL, 10)));
 }
 
 int main(int argc, char **argv) {
@@ -29,7 +29,7 @@ int main(int argc, char **argv) {
     }
     long count = atol(argv[2]), kernels = atol(argv[3]), us = atol(argv[4]), period = atol(argv[5]);
     slice(argc, argv, 6);
-    /* The device's clock and ours: an event on an idle device is reached when it is recorded. */
+    /* Relates the device's clock to the host's: an event on an idle device completes when it is recorded. */
     CUevent zero, end;
     float ms;
     MUST(cuEventCreate(&zero, 0));
@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
         MUST(cuEventRecord(end, stream));
         MUST(cuStreamSynchronize(stream));
         MUST(cuEventElapsedTime(&ms, zero, end));
-        /* The device tells spans, not times: the shortest way back ever seen is taken for none at all. */
+        /* Events only give differences, so the origin is estimated: the shortest delay seen so far counts as none. */
         uint64_t seen_zero = now_ns() - (uint64_t)(ms * 1e6);
         if (origin == 0 || seen_zero < origin) origin = seen_zero;
         uint64_t took = origin + (uint64_t)(ms * 1e6) - arrived;

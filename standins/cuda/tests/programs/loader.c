@@ -1,7 +1,7 @@
 /*
- * A program that loads code while it works, as those do whose kernels are loaded when they are first needed.
- *
- *   loader KERNELS KERNEL_US     for ever; says the number of each round
+  * A program that loads modules while it runs kernels, as programs with lazy loading do.
+  *
+  *   loader KERNELS KERNEL_US     until killed; prints the number of each round
  */
 #include <pthread.h>
 #include "gpu.h"

@@ -1,9 +1,9 @@
 /*
- * One kernel that takes long, and data to tell whether it was right.
- *
- *   long KERNEL_MS [exit]    says "launched", then how many milliseconds it took and what it counted to, which is 5
- *
- * With exit, it exits on a line of input, and waits for the kernel once more when everybody else has left.
+  * One long kernel, with data that shows whether it ran correctly.
+  *
+  *   long KERNEL_MS [exit]    prints "launched", then the milliseconds that it took and the sum, which must be 5
+  *
+  * With exit, it exits on a line of input, and waits for the kernel again in an exit handler that runs after all others.
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -31,16 +31,16 @@ int main(int argc, char **argv) {
     uint32_t sum;
     pthread_t thread;
     int exits = argc > 2;
-    /* What is registered first is called last. */
+    /* Exit handlers run in reverse order of registration. */
     if (exits) atexit(at_exit);
     context = open_gpu();
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(cuMemAlloc_v2(&memory, 64));
     MUST(fill(stream, 1000, memory, 3, 16));
     MUST(cuStreamSynchronize(stream));
-    /* By now it is known to be alone, if it is. */
+    /* By now the scheduler has marked it as the only task, if it is. */
     sleep_until(now_ns() + 200000000);
-    uint64_t begun = now_ns();
+    uint64_t start = now_ns();
     MUST(add(stream, ms * 1000000, memory, memory, 1, 16));
     MUST(add(stream, 1000, memory, memory, 1, 16));
     puts("launched");
@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
     if (exits) EXPECT(pthread_create(&thread, NULL, leave, NULL) == 0);
     while (exits) pause();
     MUST(cuStreamSynchronize(stream));
-    uint64_t took = (now_ns() - begun) / 1000000;
+    uint64_t took = (now_ns() - start) / 1000000;
     MUST(cuMemcpyDtoH_v2(&sum, memory + 60, 4));
     printf("%llu %u\n", (unsigned long long)took, sum);
     return 0;

@@ -1,6 +1,6 @@
 /*
- * Watches the driver's calls to the resource manager, as a library in front of it does, and makes calls of its own. The
- * driver finds this `ioctl` first, for the program is linked with -rdynamic.
+  * Observes the driver's calls to the resource manager, as a library that hooks `ioctl` does, and makes its own calls. The
+  * driver finds this `ioctl` first, because the program is linked with -rdynamic.
  */
 #ifndef MANAGER_H
 #define MANAGER_H
@@ -27,11 +27,11 @@ int ioctl(int fd, unsigned long request, ...) {
     va_start(rest, request);
     void *argument = va_arg(rest, void *);
     va_end(rest);
-    int answer = next_ioctl(fd, request, argument);
-    if (answer != 0 || (request & 0xffff) != (('F' << 8) | 0x2b)) return answer;
+    int result = next_ioctl(fd, request, argument);
+    if (result != 0 || (request & 0xffff) != (('F' << 8) | 0x2b)) return result;
     const uint32_t *alloc = argument;
     size_t size = (request >> 16) & 0x3fff;
-    if (alloc[size == 48 ? 10 : 7] != 0) return answer;
+    if (alloc[size == 48 ? 10 : 7] != 0) return result;
     switch (alloc[3]) {
     case 0x2080: seen.subdevice = alloc[2]; break;
     case 0xa06c:
@@ -46,7 +46,7 @@ int ioctl(int fd, unsigned long request, ...) {
         if (alloc[1] == seen.group) seen.channels[seen.count++] = alloc[2];
         break;
     }
-    return answer;
+    return result;
 }
 
 struct control { uint32_t client, object, command, flags; uint64_t parameters; uint32_t size, status; };
@@ -62,11 +62,11 @@ static inline uint32_t set_timeslice(uint64_t us) { return control(seen.group, 0
 static inline uint32_t disable_channels(int disable) {
     struct {
         uint8_t disable; uint32_t count; uint8_t only_scheduling, rewind; uint64_t event; uint32_t clients[64], channels[64];
-    } wanted;
-    memset(&wanted, 0, sizeof wanted);
-    wanted.disable = disable, wanted.count = seen.count;
-    for (uint32_t n = 0; n < seen.count; n++) wanted.clients[n] = seen.client, wanted.channels[n] = seen.channels[n];
-    return control(seen.subdevice, 0x2080110b, &wanted, sizeof wanted);
+    } request_data;
+    memset(&request_data, 0, sizeof request_data);
+    request_data.disable = disable, request_data.count = seen.count;
+    for (uint32_t n = 0; n < seen.count; n++) request_data.clients[n] = seen.client, request_data.channels[n] = seen.channels[n];
+    return control(seen.subdevice, 0x2080110b, &request_data, sizeof request_data);
 }
 
 #endif

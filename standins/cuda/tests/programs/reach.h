@@ -1,13 +1,13 @@
 /*
- * Makes a program reach the driver as most do: not linked, but opened. To be included before everything else, with
- * REACH set to 1 for `dlsym`, or to 2 for the driver's own look-up, as the CUDA runtime does it.
+  * Makes a program open the driver at run time instead of linking it, as most programs do. To be included first, with REACH
+  * set to 1 for `dlsym`, or to 2 for `cuGetProcAddress`, which the CUDA runtime uses.
  */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "standin_cuda.h"
 
-/* The name, and the name without suffix. */
+/* The exported name, and the plain name. */
 #define FUNCTIONS(X) \
     X(cuInit, "cuInit") X(cuGetErrorName, "cuGetErrorName") X(cuDeviceGet, "cuDeviceGet") \
     X(cuDeviceGetAttribute, "cuDeviceGetAttribute") X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain") \
@@ -55,7 +55,7 @@ static void *reach(void *driver, const char *name, const char *base, int flags) 
         }
     }
     if (found == NULL) {
-        fprintf(stderr, "%s cannot be reached\n", name);
+        fprintf(stderr, "%s was not found in the driver\n", name);
         exit(71);
     }
     return found;

@@ -1,7 +1,7 @@
 /*
- * A program that reads back what it computed, with a copy that waits for it and that is no launch.
- *
- *   reader KERNELS KERNEL_US PAUSE_US     for ever; says the number of each round
+  * A program that reads its results back with a synchronous copy, which is not a launch.
+  *
+  *   reader KERNELS KERNEL_US PAUSE_US     until killed; prints the number of each round
  */
 #include "gpu.h"
 
@@ -15,7 +15,7 @@ int main(int argc, char **argv) {
     for (long round = 1;; round++) {
         for (long n = 0; n < kernels; n++) MUST(spin(NULL, us * 1000));
         MUST(fill(NULL, us * 1000, memory, (uint32_t)round, 1));
-        /* Once as some do, at once; and once when nothing has been seen of it for a while. */
+        /* Once right after the kernels, and once after a pause in which the program made no calls. */
         for (int time = 0; time < 2; time++) {
             MUST(cuMemcpyDtoHAsync_v2(&value, memory, sizeof value, NULL));
             MUST(cuStreamSynchronize(NULL));

@@ -1,4 +1,4 @@
-/* What the resource manager shows of a context, and what can be asked of it. */
+/* The objects of a context in the resource manager, and the control calls on them. */
 #include "manager.h"
 #include "gpu.h"
 
@@ -6,28 +6,28 @@ enum { MS = 1000000 };
 
 static void timeslices(void) {
     uint64_t us = 0;
-    ANSWERS(0, control(seen.group, 0xa06c0104, &us, 8));
+    EXPECT_RESULT(0, control(seen.group, 0xa06c0104, &us, 8));
     EXPECT(us == 2048);
-    ANSWERS(0, set_timeslice(77));
-    ANSWERS(0, control(seen.group, 0xa06c0104, &us, 8));
+    EXPECT_RESULT(0, set_timeslice(77));
+    EXPECT_RESULT(0, control(seen.group, 0xa06c0104, &us, 8));
     EXPECT(us == 77);
-    ANSWERS(0x57, control(0xdead, 0xa06c0104, &us, 8));
-    ANSWERS(0x56, control(seen.group, 0xa06c01ff, &us, 8));
-    ANSWERS(0, set_timeslice(2048));
+    EXPECT_RESULT(0x57, control(0xdead, 0xa06c0104, &us, 8));
+    EXPECT_RESULT(0x56, control(seen.group, 0xa06c01ff, &us, 8));
+    EXPECT_RESULT(0, set_timeslice(2048));
 }
 
 static void names(void) {
     uint32_t gpu;
     int slot;
     struct { uint32_t gpu, domain; uint16_t bus, slot; } place = {0};
-    ANSWERS(0, control(seen.subdevice, 0x20800142, &gpu, 4));
+    EXPECT_RESULT(0, control(seen.subdevice, 0x20800142, &gpu, 4));
     place.gpu = gpu;
-    ANSWERS(0, control(seen.client, 0x21b, &place, sizeof place));
+    EXPECT_RESULT(0, control(seen.client, 0x21b, &place, sizeof place));
     MUST(cuDeviceGetAttribute(&slot, 34, 0));
     EXPECT(place.slot == slot);
 }
 
-/* A running kernel makes no progress while its channels are disabled, and ends in its own time when they are enabled. */
+/* A running kernel makes no progress while its channels are disabled, and completes after they are enabled. */
 static void suspend(void) {
     CUstream stream;
     CUdeviceptr memory;
@@ -38,12 +38,12 @@ static void suspend(void) {
     uint64_t begin = now_ns();
     MUST(fill(stream, 40 * MS, memory, 1, 16));
     sleep_until(begin + 10 * MS);
-    ANSWERS(0, disable_channels(1));
+    EXPECT_RESULT(0, disable_channels(1));
     uint64_t stopped = now_ns();
     sleep_until(stopped + 150 * MS);
-    ANSWERS(600, cuStreamQuery(stream));
+    EXPECT_RESULT(600, cuStreamQuery(stream));
     uint64_t resumed = now_ns();
-    ANSWERS(0, disable_channels(0));
+    EXPECT_RESULT(0, disable_channels(0));
     MUST(cuStreamSynchronize(stream));
     uint64_t ended = now_ns();
     /* The stop took at most as long as the call. */
@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "none") == 0) {
         EXPECT(seen.groups == 0);
     } else if (argc > 1 && strcmp(argv[1], "refused") == 0) {
-        ANSWERS(0x1b, set_timeslice(1));
+        EXPECT_RESULT(0x1b, set_timeslice(1));
     } else {
         EXPECT(seen.groups == 4 && seen.group != 0 && seen.count > 1 && seen.subdevice != 0);
         timeslices();

@@ -1,4 +1,4 @@
-/* What any CUDA driver has to do, the stand-in and the real one: order, asynchrony, waiting, capture, errors. */
+/* The behaviour of any CUDA driver, stand-in or real: order, asynchrony, synchronization, capture, errors. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ static CUdeviceptr words(void) {
     return memory;
 }
 
-/* A launch returns long before the kernel ends, and waiting takes as long as the kernels. */
+/* A launch returns long before the kernel completes, and synchronizing takes as long as the kernels. */
 static void asynchrony(void) {
     CUstream stream;
     CUdeviceptr memory = words();
@@ -27,7 +27,7 @@ static void asynchrony(void) {
     uint64_t begin = now_ns();
     for (int n = 0; n < 10; n++) MUST(fill(stream, 5 * MS, memory, n, COUNT));
     uint64_t launched = now_ns();
-    ANSWERS(600, cuStreamQuery(stream));
+    EXPECT_RESULT(600, cuStreamQuery(stream));
     MUST(cuStreamSynchronize(stream));
     uint64_t ended = now_ns();
     MUST(cuStreamQuery(stream));
@@ -57,7 +57,7 @@ static void arguments_are_copied(void) {
     MUST(cuMemFree_v2(memory));
 }
 
-/* An event makes one stream wait for another; the default stream waits for all but those that do not block. */
+/* An event makes a stream wait for another stream; the legacy default stream waits for all blocking streams. */
 static void streams_and_events(void) {
     CUstream first, second, apart;
     CUevent event, begin, end;
@@ -72,7 +72,7 @@ static void streams_and_events(void) {
     MUST(cuEventRecord(begin, first));
     MUST(fill(first, 20 * MS, memory, 5, COUNT));
     MUST(cuEventRecord(event, first));
-    ANSWERS(600, cuEventQuery(event));
+    EXPECT_RESULT(600, cuEventQuery(event));
     MUST(cuStreamWaitEvent(second, event, 0));
     MUST(add(second, 0, result, memory, 1, COUNT));
     MUST(cuEventRecord(end, second));
@@ -99,13 +99,13 @@ static void streams_and_events(void) {
     MUST(fill(apart, 0, memory, 77, COUNT));
     MUST(fill(NULL, 0, result, 3, COUNT));
     EXPECT(at(result, 0) == 3);
-    ANSWERS(600, cuStreamQuery(apart));
+    EXPECT_RESULT(600, cuStreamQuery(apart));
     EXPECT(at(memory, 0) == 52);
     *(volatile uint32_t *)flag = 1;
     MUST(cuStreamSynchronize(apart));
     EXPECT(at(memory, 0) == 77);
 
-    /* The thread's own default stream does not wait for one that is stalled, the legacy one does. */
+    /* The thread's default stream does not wait for a stalled blocking stream, the legacy default stream does. */
     MUST(cuStreamWaitValue32_v2(blocking, word, 2, CU_STREAM_WAIT_VALUE_GEQ));
     MUST(fill(blocking, 0, memory, 78, COUNT));
     uint64_t ns = 0, count = COUNT;
@@ -115,7 +115,7 @@ static void streams_and_events(void) {
     MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
     EXPECT(*(volatile uint32_t *)flag == 1);
     MUST(fill(CU_STREAM_LEGACY, 0, result, 5, COUNT));
-    ANSWERS(600, cuStreamQuery(NULL));
+    EXPECT_RESULT(600, cuStreamQuery(NULL));
     *(volatile uint32_t *)flag = 2;
     MUST(cuStreamWriteValue32_v2(NULL, word, 3, 0));
     MUST(cuStreamSynchronize(NULL));
@@ -128,9 +128,9 @@ static void streams_and_events(void) {
     MUST(cuEventDestroy_v2(event));
 }
 
-static void set(void *place) { *(volatile int *)place = 1; }
+static void set(void *flag) { *(volatile int *)flag = 1; }
 
-/* A host function runs between what comes before and after it. */
+/* A host function runs in stream order. */
 static void host_functions(void) {
     volatile int called = 0;
     CUstream stream;
@@ -146,27 +146,27 @@ static void host_functions(void) {
     MUST(cuMemFree_v2(memory));
 }
 
-struct question { CUcontext context; CUevent event; int relaxed, answer; };
+struct query { CUcontext context; CUevent event; int relaxed, result; };
 
-static void *ask(void *about) {
-    struct question *question = about;
+static void *query_event(void *argument) {
+    struct query *query = argument;
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    MUST(cuCtxSetCurrent(question->context));
-    if (question->relaxed) MUST(cuThreadExchangeStreamCaptureMode(&mode));
-    question->answer = cuEventQuery(question->event);
+    MUST(cuCtxSetCurrent(query->context));
+    if (query->relaxed) MUST(cuThreadExchangeStreamCaptureMode(&mode));
+    query->result = cuEventQuery(query->event);
     return NULL;
 }
 
-static int ask_elsewhere(CUevent event, int relaxed) {
-    struct question question = {.event = event, .relaxed = relaxed};
+static int query_in_thread(CUevent event, int relaxed) {
+    struct query query = {.event = event, .relaxed = relaxed};
     pthread_t thread;
-    MUST(cuCtxGetCurrent(&question.context));
-    pthread_create(&thread, NULL, ask, &question);
+    MUST(cuCtxGetCurrent(&query.context));
+    pthread_create(&thread, NULL, query_event, &query);
     pthread_join(thread, NULL);
-    return question.answer;
+    return query.result;
 }
 
-/* What is captured is not run, and the graph that comes of it runs as often as it is launched. */
+/* Captured work does not run, and the resulting graph runs each time it is launched. */
 static void capture(void) {
     CUstream stream, other;
     CUevent fork, join;
@@ -199,29 +199,29 @@ static void capture(void) {
     MUST(cuGraphExecDestroy(exec));
     MUST(cuGraphDestroy(graph));
 
-    /* What a capture forbids ends it. */
+    /* A call that a capture forbids invalidates it. */
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    ANSWERS(900, cuStreamSynchronize(stream));
-    ANSWERS(901, cuStreamEndCapture(stream, &graph));
+    EXPECT_RESULT(900, cuStreamSynchronize(stream));
+    EXPECT_RESULT(901, cuStreamEndCapture(stream, &graph));
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     MUST(cuEventRecord(fork, stream));
     MUST(cuStreamWaitEvent(other, fork, 0));
     MUST(add(other, 0, memory, memory, 1, COUNT));
-    ANSWERS(904, cuStreamEndCapture(stream, &graph));
-    /* Not even another thread may ask about an event, unless it says that it knows what it does. */
+    EXPECT_RESULT(904, cuStreamEndCapture(stream, &graph));
+    /* In global mode other threads may not query an event either, unless they switch to relaxed mode. */
     MUST(cuEventRecord(join, other));
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    EXPECT(ask_elsewhere(join, 0) == 900);
-    ANSWERS(901, cuStreamEndCapture(stream, &graph));
+    EXPECT(query_in_thread(join, 0) == 900);
+    EXPECT_RESULT(901, cuStreamEndCapture(stream, &graph));
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    EXPECT(ask_elsewhere(join, 1) != 900);
+    EXPECT(query_in_thread(join, 1) != 900);
     MUST(cuStreamEndCapture(stream, &graph));
     CUstream blocking;
     MUST(cuStreamCreate(&blocking, 0));
     MUST(cuStreamBeginCapture_v2(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    ANSWERS(906, spin(NULL, 0));
-    ANSWERS(901, cuStreamEndCapture(blocking, &graph));
-    ANSWERS(900, cuStreamBeginCapture_v2(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    EXPECT_RESULT(906, spin(NULL, 0));
+    EXPECT_RESULT(901, cuStreamEndCapture(blocking, &graph));
+    EXPECT_RESULT(900, cuStreamBeginCapture_v2(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL));
     MUST(spin(NULL, 0));
     MUST(cuStreamDestroy_v2(blocking));
     MUST(cuStreamDestroy_v2(stream));
@@ -241,7 +241,7 @@ static void *pour(void *into) {
     return NULL;
 }
 
-/* A stream holds only so much: then a launch waits until there is room. */
+/* A stream has a limited capacity: when it is full, a launch blocks until there is room. */
 static void full_queue(void) {
     struct flood flood = {.memory = words()};
     void *flag;
@@ -254,7 +254,7 @@ static void full_queue(void) {
     MUST(cuMemHostGetDevicePointer_v2(&word, flag, 0));
     MUST(cuStreamWaitValue32_v2(flood.stream, word, 1, CU_STREAM_WAIT_VALUE_EQ));
     pthread_create(&thread, NULL, pour, &flood);
-    /* It stops when the stream is full: it has launched something, and then nothing for a while. */
+    /* The stream is full when the thread has launched something and then nothing more for 50 ms. */
     for (int before = -1; before == 0 || before != flood.launched;) {
         before = flood.launched;
         sleep_until(now_ns() + 50 * MS);
@@ -272,7 +272,7 @@ static void full_queue(void) {
 #ifndef REACH
 typedef CUresult (*Launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
 
-/* The driver's own look-up: a name means what it meant to the version a program was made for. */
+/* cuGetProcAddress: a name means the form of the CUDA version that a program was built for. */
 static void look_up(void) {
     void *found, *other;
     int status;
@@ -306,7 +306,7 @@ static void look_up(void) {
 static void look_up(void) {}
 #endif
 
-/* What comes on an important stream goes before what waits on others. */
+/* Kernels on a stream of high priority run before waiting kernels on other streams. */
 static void priorities(void) {
     CUstream low, high;
     MUST(cuStreamCreateWithPriority(&low, CU_STREAM_NON_BLOCKING, 0));
@@ -314,7 +314,7 @@ static void priorities(void) {
     for (int n = 0; n < 10; n++) MUST(spin(low, 5 * MS));
     MUST(spin(high, 5 * MS));
     MUST(cuStreamSynchronize(high));
-    ANSWERS(600, cuStreamQuery(low));
+    EXPECT_RESULT(600, cuStreamQuery(low));
     MUST(cuStreamDestroy_v2(low));
     MUST(cuStreamDestroy_v2(high));
     MUST(cuCtxSynchronize());
@@ -326,26 +326,26 @@ static void errors(void) {
     uint64_t ns = 0;
     void *parameters[] = {&ns};
     int value;
-    ANSWERS(101, cuDeviceGetAttribute(&value, 34, 99));
-    ANSWERS(1, cuLaunchKernel(spin_kernel, 0, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+    EXPECT_RESULT(101, cuDeviceGetAttribute(&value, 34, 99));
+    EXPECT_RESULT(1, cuLaunchKernel(spin_kernel, 0, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
     MUST(cuCtxPopCurrent_v2(&context));
-    ANSWERS(201, cuStreamCreate(&stream, 0));
-    ANSWERS(201, cuLaunchKernel(spin_kernel, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+    EXPECT_RESULT(201, cuStreamCreate(&stream, 0));
+    EXPECT_RESULT(201, cuLaunchKernel(spin_kernel, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
     MUST(cuCtxPushCurrent_v2(context));
     MUST(cuCtxGetCurrent(&popped));
     EXPECT(popped == context);
     uint32_t memory[16];
     MUST(cuMemHostRegister_v2(memory, sizeof memory, 0));
-    ANSWERS(712, cuMemHostRegister_v2(memory, sizeof memory, 0));
+    EXPECT_RESULT(712, cuMemHostRegister_v2(memory, sizeof memory, 0));
     MUST(cuMemHostUnregister(memory));
-    ANSWERS(713, cuMemHostUnregister(memory));
+    EXPECT_RESULT(713, cuMemHostUnregister(memory));
 }
 
-/* A kernel that goes where it must not ends its context. */
+/* A kernel with an invalid address makes its context fail. */
 static void fault(void) {
     MUST(fill(NULL, 0, 64, 1, 16));
-    ANSWERS(700, cuCtxSynchronize());
-    ANSWERS(700, spin(NULL, 0));
+    EXPECT_RESULT(700, cuCtxSynchronize());
+    EXPECT_RESULT(700, spin(NULL, 0));
 }
 
 int main(int argc, char **argv) {

@@ -1,9 +1,9 @@
 /*
  * Several streams in one program.
  *
- *   streams order              kernels on a stream of low and then on one of high priority: says in which order they ended
- *   streams pair KERNEL_US     two threads with a stream each, for ever: each says "a" or "b" and the number of its round
- *   streams server KERNEL_US   a stream with requests and pauses, beside one that never pauses: says how many us each took
+  *   streams order              kernels on a stream of low and then on one of high priority: prints the order of completion
+  *   streams pair KERNEL_US     two threads with a stream each, until killed: each prints "a" or "b" and the number of its round
+  *   streams server KERNEL_US   a stream with requests and pauses, beside one without pauses: prints the us that each took
  */
 #include <pthread.h>
 #include "gpu.h"
@@ -14,14 +14,14 @@ static void order(void) {
     CUstream stream[2];
     CUevent begin, end[2 * EACH];
     float ms[2 * EACH];
-    char said[2 * EACH + 1];
+    char order_text[2 * EACH + 1];
     MUST(cuStreamCreateWithPriority(&stream[0], CU_STREAM_NON_BLOCKING, 0));
     MUST(cuStreamCreateWithPriority(&stream[1], CU_STREAM_NON_BLOCKING, -5));
     MUST(cuEventCreate(&begin, 0));
     MUST(cuEventRecord(begin, stream[0]));
     for (int n = 0; n < 2 * EACH; n++) {
         MUST(cuEventCreate(&end[n], 0));
-        /* The first has begun before the others come, and is so long that all of them come before it ends. */
+        /* The first kernel has started before the others are launched, and runs until all of them are launched. */
         MUST(spin(stream[n / EACH], n == 0 ? 100000000 : 2000000));
         MUST(cuEventRecord(end[n], stream[n / EACH]));
         if (n == 0) sleep_until(now_ns() + 20000000);
@@ -31,10 +31,10 @@ static void order(void) {
     for (int n = 0; n < 2 * EACH; n++) {
         int place = 0;
         for (int other = 0; other < 2 * EACH; other++) place += ms[other] < ms[n] || (ms[other] == ms[n] && other < n);
-        said[place] = n < EACH ? 'l' : 'h';
+        order_text[place] = n < EACH ? 'l' : 'h';
     }
-    said[2 * EACH] = 0;
-    puts(said);
+    order_text[2 * EACH] = 0;
+    puts(order_text);
 }
 
 static CUcontext context;
@@ -54,7 +54,7 @@ static void *rounds(void *name) {
     return NULL;
 }
 
-/* Requests of eight kernels, with pauses as long. The first comes before the other stream is there. */
+/* Requests of eight kernels, with pauses of the same length. The first one completes before the second stream exists. */
 static void server(void) {
     CUstream stream;
     pthread_t other;

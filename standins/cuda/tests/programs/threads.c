@@ -1,6 +1,6 @@
 /*
- * Threads that use their own default streams, and end. On each line of input: so many threads begin, each launches, waits
- * and says "done"; with the next line they end, and "ended" is said.
+  * Threads that use their default streams and exit. On each line of input, HOW_MANY threads start, and each launches and
+  * synchronizes; then the program prints "done". On the next line the threads exit, and it prints "ended".
  *
  *   threads HOW_MANY
  */

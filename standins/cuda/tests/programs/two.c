@@ -1,8 +1,8 @@
 /*
- * Works on two devices at once, a thread for each, for ever. On each line of input says the timeslices of its compute
- * channel groups, in microseconds, the first device's first.
- *
- *   two KERNEL_US      needs two devices; first says where they are
+  * Works on two devices at once, with a thread for each, until killed. On each line of input it prints the time slices of its
+  * compute channel groups in microseconds, in the order of the devices.
+  *
+  *   two KERNEL_US      needs two devices; prints their PCI slots first
  */
 #include <pthread.h>
 #include "manager.h"
@@ -28,7 +28,7 @@ int main(int argc, char **argv) {
     pthread_t thread;
     contexts[0] = open_gpu();
     groups[0] = seen.group;
-    /* Only the first group of a device computes. */
+    /* Only the first channel group of a device is for compute. */
     seen.groups = 0;
     MUST(cuDevicePrimaryCtxRetain(&contexts[1], 1));
     groups[1] = seen.group;
@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
     while (getchar() != EOF) {
         for (int n = 0; n < 2; n++) {
             uint64_t us = 0;
-            ANSWERS(0, control(groups[n], 0xa06c0104, &us, 8));
+            EXPECT_RESULT(0, control(groups[n], 0xa06c0104, &us, 8));
             printf("%llu%c", (unsigned long long)us, n == 0 ? ' ' : '\n');
         }
         fflush(stdout);

@@ -1,4 +1,4 @@
-//! Queues of packets. A thread for each takes its packets, once their doorbell was rung, and gives them to the device.
+//! AQL queues. A thread for each reads the packets after its doorbell was doorbell_value, and submits them to the device.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -12,7 +12,7 @@ use super::signals;
 use super::{INVALID_ARGUMENT, OUT_OF_RESOURCES, SUCCESS, Status};
 use crate::device::HwQueue;
 
-/// `hsa_queue_t`, and what is behind it.
+/// `hsa_queue_t`, followed by the runtime's own part.
 #[repr(C)]
 pub(crate) struct Queue {
     kind: u32,
@@ -30,7 +30,7 @@ struct Packet {
     header: AtomicU16,
     setup: u16,
     shape: [u16; 2],
-    /// What a barrier waits for. Of a kernel, the last points at its arguments.
+    /// The signals that a barrier waits for. In a kernel packet, the last word points to the kernel's arguments.
     words: [u64; 5],
     reserved: u64,
     done: u64,
@@ -42,42 +42,42 @@ const INVALID: u16 = 1;
 const KERNEL: u16 = 2;
 const BARRIER_AND: u16 = 3;
 
-/// What the program and the device share.
+/// What the program and the queue's thread share.
 pub(super) struct Shared {
     device: Arc<HwQueue>,
     packets: usize,
     size: u64,
     read: AtomicU64,
     write: AtomicU64,
-    rung: AtomicI64,
-    gone: AtomicBool,
+    doorbell_value: AtomicI64,
+    is_destroyed: AtomicBool,
     thread: OnceLock<std::thread::Thread>,
     done: Mutex<()>,
 }
 
 impl Shared {
-    pub(super) fn ring(&self, value: i64) {
-        self.rung.fetch_max(value, Ordering::AcqRel);
+    pub(super) fn ring_doorbell(&self, value: i64) {
+        self.doorbell_value.fetch_max(value, Ordering::AcqRel);
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
     }
 
     fn packet(&self, index: u64) -> &Packet {
-        let place = usize::try_from(index & (self.size - 1)).unwrap_or(0);
+        let slot = usize::try_from(index & (self.size - 1)).unwrap_or(0);
         // SAFETY: the ring has that many packets, and lives as long as the queue.
-        unsafe { &*std::ptr::with_exposed_provenance::<Packet>(self.packets).add(place) }
+        unsafe { &*std::ptr::with_exposed_provenance::<Packet>(self.packets).add(slot) }
     }
 
-    /// Gives a packet to the device; none if it is not there yet, or waits.
-    fn take(&self, index: u64) -> Option<(Marker, u64)> {
+    /// Submits a packet to the device; none if the packet is not valid yet, or its barrier is not satisfied.
+    fn submit(&self, index: u64) -> Option<(Marker, u64)> {
         let packet = self.packet(index);
         let kind = packet.header.load(Ordering::Acquire) & 0xff;
         match kind {
             INVALID => return None,
             KERNEL => {
                 let address = usize::try_from(packet.words[4]).unwrap_or(0);
-                // SAFETY: who writes a kernel's packet passes the arguments it takes.
+                // SAFETY: a program that writes a kernel packet passes the arguments that the kernel takes.
                 let length = unsafe { std::ptr::with_exposed_provenance::<u64>(address).as_ref() };
                 self.device.launch(Duration::from_nanos(length.copied().unwrap_or(1000))).ok()?;
             }
@@ -96,10 +96,10 @@ impl Shared {
         let _running = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         let mut unfinished = VecDeque::new();
         let mut next = 0;
-        while !self.gone.load(Ordering::Acquire) {
-            while i64::try_from(next).is_ok_and(|next| next <= self.rung.load(Ordering::Acquire)) {
-                let Some(taken) = self.take(next) else { break };
-                unfinished.push_back(taken);
+        while !self.is_destroyed.load(Ordering::Acquire) {
+            while i64::try_from(next).is_ok_and(|next| next <= self.doorbell_value.load(Ordering::Acquire)) {
+                let Some(submitted) = self.submit(next) else { break };
+                unfinished.push_back(submitted);
                 next += 1;
             }
             while unfinished.front().is_some_and(|(marker, _)| self.device.is_past(*marker)) {
@@ -119,13 +119,13 @@ pub(super) extern "C" fn create(
     _data: *mut c_void,
     _private: u32,
     _group: u32,
-    place: *mut *mut Queue,
+    out: *mut *mut Queue,
 ) -> Status {
     let Ok(device) = super::device(agent) else { return INVALID_ARGUMENT };
-    if !size.is_power_of_two() || place.is_null() {
+    if !size.is_power_of_two() || out.is_null() {
         return INVALID_ARGUMENT;
     }
-    let Ok(device) = device.own_queue() else { return OUT_OF_RESOURCES };
+    let Ok(device) = device.exclusive_queue() else { return OUT_OF_RESOURCES };
     let empty = || Packet {
         header: AtomicU16::new(INVALID),
         setup: 0,
@@ -142,34 +142,34 @@ pub(super) extern "C" fn create(
         size: size.into(),
         read: AtomicU64::new(0),
         write: AtomicU64::new(0),
-        rung: AtomicI64::new(-1),
-        gone: AtomicBool::new(false),
+        doorbell_value: AtomicI64::new(-1),
+        is_destroyed: AtomicBool::new(false),
         thread: OnceLock::new(),
         done: Mutex::new(()),
     });
-    let doorbell = signals::make(-1, Some(Arc::clone(&shared)));
+    let doorbell = signals::new_signal(-1, Some(Arc::clone(&shared)));
     let worker = Arc::clone(&shared);
     let Ok(thread) = std::thread::Builder::new().spawn(move || worker.run()) else { return OUT_OF_RESOURCES };
     let _ = shared.thread.set(thread.thread().clone());
     let queue = Queue { kind, features: 1, base, doorbell, size, reserved: 0, id: 0, shared };
-    crate::device::put(place, Box::into_raw(Box::new(queue))).map_or(INVALID_ARGUMENT, |()| SUCCESS)
+    crate::device::write_out(out, Box::into_raw(Box::new(queue))).map_or(INVALID_ARGUMENT, |()| SUCCESS)
 }
 
 pub(super) extern "C" fn destroy(queue: *mut Queue) -> Status {
     if queue.is_null() {
         return INVALID_ARGUMENT;
     }
-    // SAFETY: made by `create`, and the caller vouches that this is its last use.
+    // SAFETY: created by `create`, and the caller guarantees that this is its last use.
     let queue = unsafe { Box::from_raw(queue) };
-    queue.shared.gone.store(true, Ordering::Release);
-    queue.shared.ring(0);
-    // Its thread has ended once it can be had.
+    queue.shared.is_destroyed.store(true, Ordering::Release);
+    queue.shared.ring_doorbell(0);
+    // The queue's thread holds this lock until it exits.
     drop(queue.shared.done.lock().unwrap_or_else(PoisonError::into_inner));
     signals::destroy(queue.doorbell)
 }
 
 fn shared<'a>(queue: *mut Queue) -> &'a Shared {
-    // SAFETY: who passes a queue vouches for it.
+    // SAFETY: the caller passes a valid queue.
     unsafe { &(*queue).shared }
 }
 
@@ -185,7 +185,7 @@ pub(super) extern "C" fn store_write_index(queue: *mut Queue, value: u64) {
     shared(queue).write.store(value, Ordering::Release);
 }
 
-pub(super) extern "C" fn change_write_index(queue: *mut Queue, expected: u64, value: u64) -> u64 {
+pub(super) extern "C" fn compare_exchange_write_index(queue: *mut Queue, expected: u64, value: u64) -> u64 {
     let changed = shared(queue).write.compare_exchange(expected, value, Ordering::AcqRel, Ordering::Acquire);
     changed.unwrap_or_else(|found| found)
 }

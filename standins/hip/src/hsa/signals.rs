@@ -1,4 +1,4 @@
-//! Signals: numbers that threads and the device count down. The handle is an address. Those of doorbells wake their queue.
+//! Signals: values that threads set and the device counts down. A handle is an address. A doorbell signal wakes its queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,22 +9,22 @@ use super::{INVALID_ARGUMENT, SUCCESS, Status};
 
 pub(super) struct Signal {
     value: AtomicI64,
-    /// The queue whose doorbell it is.
+    /// The queue that this signal is the doorbell of.
     queue: Option<Arc<Shared>>,
 }
 
-pub(super) fn make(value: i64, queue: Option<Arc<Shared>>) -> u64 {
+pub(super) fn new_signal(value: i64, queue: Option<Arc<Shared>>) -> u64 {
     Box::into_raw(Box::new(Signal { value: AtomicI64::new(value), queue })).expose_provenance() as u64
 }
 
 fn signal<'a>(handle: u64) -> Option<&'a Signal> {
     let address = usize::try_from(handle).ok()?;
-    // SAFETY: who passes a handle vouches that `make` made it, and that it is not destroyed.
+    // SAFETY: the caller passes a handle that `new_signal` returned and that is not destroyed.
     unsafe { std::ptr::with_exposed_provenance::<Signal>(address).as_ref() }
 }
 
-pub(super) extern "C" fn create(value: i64, _count: u32, _users: *const u64, place: *mut u64) -> Status {
-    crate::device::put(place, make(value, None)).map_or(INVALID_ARGUMENT, |()| SUCCESS)
+pub(super) extern "C" fn create(value: i64, _count: u32, _users: *const u64, out: *mut u64) -> Status {
+    crate::device::write_out(out, new_signal(value, None)).map_or(INVALID_ARGUMENT, |()| SUCCESS)
 }
 
 pub(super) extern "C" fn destroy(handle: u64) -> Status {
@@ -32,7 +32,7 @@ pub(super) extern "C" fn destroy(handle: u64) -> Status {
     if address == 0 {
         return INVALID_ARGUMENT;
     }
-    // SAFETY: made by `make`, and the caller vouches that this is its last use.
+    // SAFETY: created by `new_signal`, and the caller guarantees that this is its last use.
     drop(unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut::<Signal>(address)) });
     SUCCESS
 }
@@ -45,18 +45,18 @@ pub(super) extern "C" fn store(handle: u64, value: i64) {
     let Some(signal) = signal(handle) else { return };
     signal.value.store(value, Ordering::Release);
     if let Some(queue) = &signal.queue {
-        queue.ring(value);
+        queue.ring_doorbell(value);
     }
 }
 
-/// What the device does when a packet is done.
+/// What the device does when a packet completes.
 pub(super) fn count_down(handle: u64) {
     if let Some(signal) = signal(handle) {
         signal.value.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// Conditions: equal, not equal, less, at least.
+/// Conditions: equal, not equal, less, greater or equal.
 pub(super) extern "C" fn wait(handle: u64, condition: u32, value: i64, timeout: u64, _state: u32) -> i64 {
     let end = Instant::now().checked_add(Duration::from_nanos(timeout));
     loop {

@@ -1,4 +1,4 @@
-//! How tools are found and shown the table.
+//! How tools are found and given the table.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
@@ -7,13 +7,13 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{Core, SLOTS, Tables, VERSION_BYTES, core, look_up};
 
-/// Tools that were loaded, by the loader's handles.
+/// Loaded tools, as handles of the dynamic loader.
 static LOADED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 type OnLoad = unsafe extern "C" fn(*mut Tables, u64, u64, *const *const c_char) -> bool;
 type OnUnload = unsafe extern "C" fn();
 
-/// For tests in the same process, which are no tools.
+/// For tests in the same process that are not tools.
 #[unsafe(no_mangle)]
 extern "C" fn hsa_standin_tables() -> *mut Tables {
     tables()
@@ -30,12 +30,12 @@ fn tables() -> *mut Tables {
 
 pub(super) fn load() {
     let tables = tables();
-    if std::env::var_os("HSA_STANDIN_REGISTER").is_some() && hand_over(tables) {
+    if std::env::var_os("HSA_STANDIN_REGISTER").is_some() && pass_to_register(tables) {
         return;
     }
     let named = std::env::var("HSA_TOOLS_LIB").unwrap_or_default();
     let named = named.split(' ').filter(|name| !name.is_empty()).filter_map(|name| CString::new(name).ok());
-    // SAFETY: a C string; the library is wanted by the user.
+    // SAFETY: a C string; the user named the library.
     let open = |name: CString| unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY) };
     let mut tools: Vec<_> = named.map(open).collect();
     let old = std::env::var_os("HSA_STANDIN_OLD").is_some();
@@ -56,7 +56,7 @@ pub(super) fn load() {
         known.into_iter().map(<*mut c_void>::expose_provenance).collect();
 }
 
-/// In the order they were loaded, and closed afterwards.
+/// Unloads tools in the order in which they were loaded, and closes them.
 pub(super) fn unload() {
     let tools = std::mem::take(&mut *LOADED.lock().unwrap_or_else(PoisonError::into_inner));
     for tool in tools.into_iter().map(ptr::with_exposed_provenance_mut::<c_void>) {
@@ -74,45 +74,45 @@ pub(super) fn unload() {
 /// The libraries of the process that are tools, with their priorities.
 fn in_process() -> Vec<(u32, *mut c_void)> {
     unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, names: *mut c_void) -> c_int {
-        // SAFETY: the loader passes its own record, and what we passed on to it below.
+        // SAFETY: the loader passes its own record, and the vector that is passed to it below.
         let (name, names) = unsafe { ((*info).dlpi_name, &mut *names.cast::<Vec<CString>>()) };
         if !name.is_null() {
-            // SAFETY: a C string of the loader's.
+            // SAFETY: a C string of the loader.
             names.push(unsafe { CStr::from_ptr(name) }.to_owned());
         }
         0
     }
     let mut names: Vec<CString> = Vec::new();
-    // SAFETY: `note` gets what it expects.
+    // SAFETY: `note` gets the vector that it expects.
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut names).cast()) };
     let tool = |name: &CString| {
-        // SAFETY: a C string; nothing new is loaded.
+        // SAFETY: a C string; RTLD_NOLOAD loads nothing.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if name.is_empty() || handle.is_null() {
             return None;
         }
         let priority = look_up(handle, c"HSA_AMD_TOOL_PRIORITY").cast::<u32>();
-        // What a library needs is found in it too: only its own counts.
+        // dlsym also searches the library's dependencies; only its own symbol counts.
         // SAFETY: all zero is a valid value of this plain struct of addresses.
-        let mut whose: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: the place is large enough; the address may be any.
-        let known = !priority.is_null() && unsafe { libc::dladdr(priority.cast(), &raw mut whose) } != 0;
-        // SAFETY: the loader's own name of the library that has it.
-        let own = known && unsafe { CStr::from_ptr(whose.dli_fname) } == name.as_c_str();
-        // SAFETY: a number, by its name.
+        let mut symbol: libc::Dl_info = unsafe { std::mem::zeroed() };
+        // SAFETY: the struct is valid; the address may be any.
+        let known = !priority.is_null() && unsafe { libc::dladdr(priority.cast(), &raw mut symbol) } != 0;
+        // SAFETY: the loader's name of the library that contains the symbol.
+        let own = known && unsafe { CStr::from_ptr(symbol.dli_fname) } == name.as_c_str();
+        // SAFETY: the symbol is a number.
         own.then(|| (unsafe { *priority }, handle))
     };
     names.iter().filter_map(tool).collect()
 }
 
-/// What `rocprofiler-register` does. Answers whether somebody was there.
-fn hand_over(tables: *mut Tables) -> bool {
+/// Does what `rocprofiler-register` does. Returns whether a tool was found.
+fn pass_to_register(tables: *mut Tables) -> bool {
     let set = look_up(libc::RTLD_DEFAULT, c"rocprofiler_set_api_table");
     if set.is_null() || look_up(libc::RTLD_DEFAULT, c"rocprofiler_configure").is_null() {
         return false;
     }
     let mut list = [tables.cast::<c_void>()];
-    // SAFETY: the function of this name has this type; one table, which lives for ever.
+    // SAFETY: the function of this name has this type; the table is never freed.
     unsafe {
         std::mem::transmute::<*mut c_void, crate::table::SetTable>(set)(
             c"hsa".as_ptr(),
