@@ -1,9 +1,9 @@
-"""Makes the wheel: one file for Python 3.9 and later, with the native module, the program and the library inside.
+"""Builds the wheel: one file for Python 3.9 and later, with the native module, the program and the library.
 
     python3 python/build_wheel.py [--out DIR] [--profile release] [--built DIR]
 
-A wheel is a zip file with a list of its files. No more than Python and cargo is needed to make one. pip calls
-`build_wheel` of this file, as pyproject.toml says.
+A wheel is a zip file with a list of its files, so building one needs only Python and cargo. pip calls `build_wheel` of
+this file, as configured in pyproject.toml.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-# The same content gives the same file.
+# A fixed time stamp, so that the same content gives the same file.
 TIME = (1980, 1, 1, 0, 0, 0)
 
 METADATA = """\
@@ -54,7 +54,7 @@ def version():
 
 
 def built(profile):
-    """Builds what goes into the wheel; answers where it is."""
+    """Builds the files of the wheel; returns their directory."""
     cargo = os.environ.get("CARGO", "cargo")
     packages = ("xsched", "xsched-lib", "xsched-python")
     command = [cargo, "build", "--locked", "--profile", "dev" if profile == "debug" else profile]
@@ -64,7 +64,7 @@ def built(profile):
 
 
 def stripped(path, directory):
-    """A copy without what only a debugger needs, if there is a tool to make one."""
+    """Copies a file without its debug information, if `strip` is available."""
     copy = os.path.join(directory, os.path.basename(path))
     shutil.copy(path, copy)
     if shutil.which("strip"):
@@ -73,7 +73,7 @@ def stripped(path, directory):
 
 
 def oldest_libc(paths):
-    """The oldest C library that has all that these files ask for: what pip goes by."""
+    """The oldest glibc version that has all symbols these files need: pip selects wheels by it."""
     found = {(2, 17)}
     for path in paths:
         with open(path, "rb") as file:
@@ -106,7 +106,7 @@ class Wheel:
 
 
 def make(out, profile, at=None):
-    """Makes the wheel in the directory `out` of what is built, in `at` if that is done already; answers its name."""
+    """Builds the wheel in the directory `out`, from the files in `at` if they are built already; returns its name."""
     os.makedirs(out, exist_ok=True)
     at = at or built(profile)
     with tempfile.TemporaryDirectory() as scratch:
@@ -136,20 +136,20 @@ def make(out, profile, at=None):
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    """What pip calls."""
+    """PEP 517 hook, called by pip."""
     profile = (config_settings or {}).get("profile", os.environ.get("XSCHED_BUILD_PROFILE", "release"))
     return make(wheel_directory, profile)
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    """What pip calls for a source archive: the whole repository would be needed."""
-    raise NotImplementedError("there is no source archive of the package alone: clone the repository")
+    """PEP 517 hook for a source archive, which would have to contain the whole repository."""
+    raise NotImplementedError("a source archive of the package alone is not supported: clone the repository")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Makes the wheel.")
+    parser = argparse.ArgumentParser(description="Builds the wheel.")
     parser.add_argument("--out", default=os.path.join(ROOT, "target", "wheels"))
-    parser.add_argument("--profile", default="release", help="cargo's: release or debug")
-    parser.add_argument("--built", help="where cargo has put the three files; nothing is built then")
-    given = parser.parse_args()
-    print(os.path.join(given.out, make(given.out, given.profile, given.built)))
+    parser.add_argument("--profile", default="release", help="the cargo profile: release or debug")
+    parser.add_argument("--built", help="the directory with the three built files; skips the build")
+    arguments = parser.parse_args()
+    print(os.path.join(arguments.out, make(arguments.out, arguments.profile, arguments.built)))

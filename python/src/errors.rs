@@ -1,32 +1,32 @@
-//! The package's exceptions. They are written in Python, so that one can be a `ValueError` as well.
+//! The package's exceptions. They are defined in Python, because `OutOfRange` is also a `ValueError`.
 
 use pyo3::prelude::*;
 use xsched_core::HintError;
 use xsched_ipc::tool::ToolError;
 
-/// An exception of `xsched._errors` by its name, or why there is none.
-pub(crate) fn exception(py: Python<'_>, class: &str, words: &str) -> PyErr {
-    let made = py
+/// An exception of `xsched._errors` by its class name, or the error of creating it.
+pub(crate) fn exception(py: Python<'_>, class: &str, message: &str) -> PyErr {
+    let created = py
         .import("xsched._errors")
         .and_then(|module| module.getattr(class))
-        .and_then(|class| class.call1((words,)));
-    match made {
+        .and_then(|class| class.call1((message,)));
+    match created {
         Ok(value) => PyErr::from_value(value),
         Err(error) => error,
     }
 }
 
-/// A value that cannot be.
-pub(crate) fn out_of_range(py: Python<'_>, words: &str) -> PyErr {
-    exception(py, "OutOfRange", words)
+/// An `OutOfRange` error.
+pub(crate) fn out_of_range(py: Python<'_>, message: &str) -> PyErr {
+    exception(py, "OutOfRange", message)
 }
 
-/// As [`out_of_range`], with the words of the hint.
+/// As [`out_of_range`], with the message of the hint.
 pub(crate) fn hint_error(py: Python<'_>, error: &HintError) -> PyErr {
     out_of_range(py, &error.to_string())
 }
 
-/// The words are those of the command line, after `context` if there is one.
+/// An error of the service, with the message of the command line, after `context` if there is one.
 pub(crate) fn tool_error(py: Python<'_>, error: &ToolError, context: Option<&str>) -> PyErr {
     let class = match error {
         ToolError::NoService { .. } => "NoScheduler",

@@ -1,13 +1,13 @@
-//! The native half of the Python package `xsched`: `xsched._native`.
+//! The native part of the Python package `xsched`: `xsched._native`.
 //!
-//! * `service`: what is asked of the scheduler service, with the words of the command line.
-//! * `hint_request`: priorities, shares and times as Python writes them.
+//! * `service`: requests to the scheduler service, with the error messages of the command line.
+//! * `hints`: priorities, shares and times as Python passes them.
 //! * `library`: the C interface of the `libxsched.so` in this process.
-//! * `queue`: one stream under control.
+//! * `queue`: control of one stream.
 //! * `errors`: the package's exceptions.
 
 mod errors;
-mod hint_request;
+mod hints;
 mod library;
 mod queue;
 mod service;
@@ -17,13 +17,13 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::hint_request::parse_priority;
+    use super::hints::parse_priority;
     #[pymodule_export]
     use super::library::{library_path, loaded};
     #[pymodule_export]
     use super::queue::Queue;
     #[pymodule_export]
-    use super::service::{parse_wishes, policies, policy, set_own, set_target, suspend_target, tasks};
+    use super::service::{parse_hints, policies, policy, set_own_hints, set_target, suspend_target, tasks};
 
     #[pymodule_export]
     #[allow(non_upper_case_globals, reason = "Python's name for it")]

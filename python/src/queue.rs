@@ -1,4 +1,4 @@
-//! One stream under control.
+//! Control of one stream.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,18 +8,18 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::errors::exception;
-use crate::hint_request::Given;
+use crate::hints::HintArguments;
 use crate::library::{
     Act, ActWith, Code, Configure, Create, Find, Handle, Laxity, Level, Library, Query, Wrap, library,
 };
 
 const SYNC_HW_QUEUE: i64 = 1;
 const DROP_COMMANDS: i64 = 1;
-/// Unless one is asked for: the deepest that the device has.
+/// The levels to try if none is requested: the highest that the device supports.
 const LEVELS: [i64; 3] = [3, 2, 1];
 const NOT_SUPPORTED: Code = 5;
 
-/// A platform: its name here, and the functions that make and find its hardware queues.
+/// A platform: its name in Python, and the functions that create and find its hardware queues.
 struct Platform {
     name: &'static str,
     create: &'static [&'static CStr],
@@ -39,18 +39,18 @@ struct Functions {
     resume: ActWith,
 }
 
-/// A stream under control: what is launched on it later can be held and let go.
+/// A stream under control: what is launched on it can be suspended and resumed.
 ///
 /// The stream is a torch.cuda.Stream, a pyopencl.CommandQueue, an object with `__cuda_stream__`, or a handle as a number
-/// together with its platform: "cuda", "hip", "opencl" or "xsim". Control ends with `close()`, not when the object is
-/// forgotten.
+/// together with its platform: "cuda", "hip", "opencl" or "xsim". Control ends with `close()`; dropping the object only
+/// resumes the stream if it is suspended.
 #[pyclass(frozen, module = "xsched")]
 pub(crate) struct Queue {
     /// 0 once it is closed.
     handle: AtomicU64,
     hardware: Handle,
-    /// Made by us, and so ours to destroy.
-    made: bool,
+    /// Created by this object, which therefore destroys it.
+    is_created: bool,
     suspended: AtomicBool,
     functions: Functions,
     library: &'static Library,
@@ -58,29 +58,29 @@ pub(crate) struct Queue {
     _stream: Py<PyAny>,
 }
 
-/// Calls a function of the C interface without Python's lock; what it answers becomes an exception.
+/// Calls a function of the C interface without the GIL; an error code becomes an exception.
 macro_rules! call {
     ($py:expr, $library:expr, $name:literal, $function:expr $(, $argument:expr)*) => {{
         let function = $function;
-        // SAFETY: of the C interface, called with the arguments its header names.
+        // SAFETY: a function of the C interface, called with the arguments that its header declares.
         let code: Code = $py.detach(|| unsafe { function($($argument),*) });
-        checked($py, $library, $name, code)
+        check($py, $library, $name, code)
     }};
 }
 
-fn checked(py: Python<'_>, library: &Library, what: &str, code: Code) -> PyResult<()> {
-    let (class, usual) = match code {
+fn check(py: Python<'_>, library: &Library, what: &str, code: Code) -> PyResult<()> {
+    let (class, default_message) = match code {
         0 => return Ok(()),
         1 => ("Error", "the device or its driver failed"),
-        2 => ("OutOfRange", "a value is out of range, or a handle is none"),
-        3 => ("Error", "there is no such thing"),
-        4 => ("NotAllowed", "that is not allowed"),
-        NOT_SUPPORTED => ("NotSupported", "the device cannot do that"),
-        6 => ("Error", "the scheduler answered something that makes no sense"),
-        _ => ("Error", "it failed for a reason that is not known"),
+        2 => ("OutOfRange", "a value is out of range, or a handle is invalid"),
+        3 => ("Error", "no such object"),
+        4 => ("NotAllowed", "the operation is not allowed"),
+        NOT_SUPPORTED => ("NotSupported", "the device does not support the operation"),
+        6 => ("Error", "the scheduler sent an invalid reply"),
+        _ => ("Error", "unknown error"),
     };
-    let words = library.last_error().unwrap_or_else(|| usual.to_owned());
-    Err(exception(py, class, &format!("{what}: {words} (XResult {code})")))
+    let message = library.last_error().unwrap_or_else(|| default_message.to_owned());
+    Err(exception(py, class, &format!("{what}: {message} (XResult {code})")))
 }
 
 #[pymethods]
@@ -90,15 +90,15 @@ impl Queue {
     fn new(stream: &Bound<'_, PyAny>, platform: Option<&str>, level: Option<i64>) -> PyResult<Self> {
         let py = stream.py();
         if level.is_some_and(|level| !(1..=3).contains(&level)) {
-            let words = format!("level {} is out of range: allowed is 1 to 3", level.unwrap_or(0));
-            return Err(exception(py, "OutOfRange", &words));
+            let message = format!("level {} is out of range: allowed is 1 to 3", level.unwrap_or(0));
+            return Err(exception(py, "OutOfRange", &message));
         }
-        let (platform, raw) = vendors_handle(stream, platform)?;
+        let (platform, raw) = vendor_handle(stream, platform)?;
         let library = library(py)?;
         if !library.preloaded {
             warn_not_preloaded(py)?;
         }
-        // SAFETY: the types these functions have in xsched/xqueue.h.
+        // SAFETY: the types of these functions in xsched/xqueue.h.
         let functions = unsafe {
             Functions {
                 suspend: library.function(py, c"XQueueSuspend")?,
@@ -106,24 +106,24 @@ impl Queue {
             }
         };
         let found = existing(py, library, platform, raw);
-        let made = found.is_none();
-        let (queue, hardware) = found.map_or_else(|| make(py, library, platform, raw, level), Ok)?;
-        let made = Self {
+        let is_created = found.is_none();
+        let (queue, hardware) = found.map_or_else(|| create(py, library, platform, raw, level), Ok)?;
+        let queue = Self {
             handle: AtomicU64::new(queue),
             hardware,
-            made,
+            is_created,
             suspended: AtomicBool::new(false),
             functions,
             library,
             _stream: stream.clone().unbind(),
         };
-        if let (Some(level), false) = (level, made.made) {
-            made.set_level(py, level)?;
+        if let (Some(level), false) = (level, queue.is_created) {
+            queue.set_level(py, level)?;
         }
-        Ok(made)
+        Ok(queue)
     }
 
-    /// Holds what is launched from now on. With wait, waits for what is on the device already.
+    /// Suspends the stream: later launches block. With wait, waits for what is on the device already.
     #[pyo3(signature = (*, wait=false))]
     fn suspend(&self, py: Python<'_>, wait: bool) -> PyResult<()> {
         let queue = self.open(py)?;
@@ -133,7 +133,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Lets go what is held. With drop, discards the commands that were submitted and not launched.
+    /// Resumes the stream. With drop, discards the commands that were submitted and not launched.
     #[pyo3(signature = (*, drop=false))]
     fn resume(&self, py: Python<'_>, drop: bool) -> PyResult<()> {
         let queue = self.open(py)?;
@@ -143,7 +143,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Dependencies until everything submitted has completed.
+    /// Waits until all submitted commands have completed.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         let queue = self.open(py)?;
         // SAFETY: its type in xsched/xqueue.h.
@@ -162,7 +162,7 @@ impl Queue {
         call!(
             py,
             self.library,
-            "asking for the state",
+            "querying the state",
             query,
             queue,
             std::ptr::with_exposed_provenance_mut(at)
@@ -174,7 +174,7 @@ impl Queue {
         })
     }
 
-    /// Gives this queue a priority, share, deadline or laxity of its own, and with it a task of its own.
+    /// Gives this queue its own priority, share, deadline or laxity, which makes it a task of its own.
     #[pyo3(signature = (*, priority=None, share=None, deadline=None, laxity=None))]
     fn hint(
         &self,
@@ -185,49 +185,50 @@ impl Queue {
         laxity: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let queue = self.open(py)?;
-        let hint_request = Given { priority, share, deadline, laxity }.hint_request(|| Ok(0))?;
+        let hint_request = HintArguments { priority, share, deadline, laxity }.hint_request(|| Ok(0))?;
         let small = |number: i64| i32::try_from(number).unwrap_or(i32::MAX);
         if let Some(priority) = hint_request.priority {
             // SAFETY: its type in xsched/hint.h, as of the other three.
             let function = unsafe { self.library.function::<Level>(py, c"XHintPriority")? };
-            call!(py, self.library, "the priority", function, queue, small(priority))?;
+            call!(py, self.library, "setting the priority", function, queue, small(priority))?;
         }
         if let Some(percent) = hint_request.share {
             // SAFETY: as above.
             let function = unsafe { self.library.function::<Level>(py, c"XHintUtilization")? };
-            call!(py, self.library, "the share", function, queue, small(percent))?;
+            call!(py, self.library, "setting the share", function, queue, small(percent))?;
         }
         if let Some(us) = hint_request.deadline_us {
             // SAFETY: as above.
             let function = unsafe { self.library.function::<ActWith>(py, c"XHintDeadline")? };
-            call!(py, self.library, "the deadline", function, queue, us)?;
+            call!(py, self.library, "setting the deadline", function, queue, us)?;
         }
         if let Some((us, before, after)) = hint_request.laxity {
             // SAFETY: as above.
             let function = unsafe { self.library.function::<Laxity>(py, c"XHintLaxity")? };
-            call!(py, self.library, "the laxity", function, queue, us, small(before), small(after))?;
+            call!(py, self.library, "setting the laxity", function, queue, us, small(before), small(after))?;
         }
         Ok(())
     }
 
-    /// How deep the stream is preempted: 1, 2 or 3.
+    /// The preemption level: 1, 2 or 3.
     fn set_level(&self, py: Python<'_>, level: i64) -> PyResult<()> {
         let queue = self.open(py)?;
-        let level = c_int::try_from(level).map_err(|_| PyValueError::new_err("a level is 1, 2 or 3"))?;
+        let level =
+            c_int::try_from(level).map_err(|_| PyValueError::new_err("the level must be 1, 2 or 3"))?;
         // SAFETY: its type in xsched/xqueue.h.
         let function = unsafe { self.library.function::<Level>(py, c"XQueueSetPreemptLevel")? };
-        call!(py, self.library, "the level", function, queue, level)
+        call!(py, self.library, "setting the level", function, queue, level)
     }
 
-    /// How many commands may be in flight, and how many lie between two markers.
+    /// How many commands may be in flight, and how many of them share a marker.
     fn set_limit(&self, py: Python<'_>, threshold: i64, batch_size: i64) -> PyResult<()> {
         let queue = self.open(py)?;
         // SAFETY: its type in xsched/xqueue.h.
         let function = unsafe { self.library.function::<Configure>(py, c"XQueueSetLaunchConfig")? };
-        call!(py, self.library, "the limit", function, queue, threshold, batch_size)
+        call!(py, self.library, "setting the limit", function, queue, threshold, batch_size)
     }
 
-    /// Ends control of the stream. A stream that the scheduler had under control before stays so.
+    /// Ends control of the stream. A stream that was scheduled before stays scheduled.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let queue = self.handle.swap(0, Ordering::AcqRel);
         if queue == 0 {
@@ -236,7 +237,7 @@ impl Queue {
         if self.suspended.swap(false, Ordering::Relaxed) {
             call!(py, self.library, "resuming", self.functions.resume, queue, 0)?;
         }
-        if !self.made {
+        if !self.is_created {
             return Ok(());
         }
         // SAFETY: the types of both in xsched/xqueue.h.
@@ -275,32 +276,32 @@ impl Queue {
 }
 
 impl Drop for Queue {
-    /// Nobody could resume it any more.
+    /// Resumes a suspended queue, because no object is left that could resume it.
     fn drop(&mut self) {
         let (queue, suspended) = (*self.handle.get_mut(), *self.suspended.get_mut());
         if queue != 0 && suspended {
-            // SAFETY: its type in xsched/xqueue.h; what it answers helps nobody any more.
+            // SAFETY: its type in xsched/xqueue.h. The result is ignored, because a destructor cannot report it.
             unsafe { (self.functions.resume)(queue, 0) };
         }
     }
 }
 
-/// The vendor's handle of a stream, and whose it is.
-fn vendors_handle(stream: &Bound<'_, PyAny>, named: Option<&str>) -> PyResult<(&'static Platform, usize)> {
+/// The vendor's handle of a stream, and its platform.
+fn vendor_handle(stream: &Bound<'_, PyAny>, named: Option<&str>) -> PyResult<(&'static Platform, usize)> {
     let py = stream.py();
     let (platform, raw) = if let Ok(raw) = stream.extract::<usize>() {
         (named.unwrap_or("cuda"), raw)
     } else if let Ok(raw) = stream.getattr("cuda_stream") {
-        // PyTorch calls AMD's streams by the same name.
+        // PyTorch uses the same name for AMD's streams.
         (named.unwrap_or(if torch_is_for_amd(py) { "hip" } else { "cuda" }), raw.extract()?)
     } else if let Ok(raw) = stream.getattr("int_ptr") {
         (named.unwrap_or("opencl"), raw.extract()?)
-    } else if let Ok(answer) = stream.call_method0("__cuda_stream__") {
-        let (_version, raw) = answer.extract::<(i64, usize)>()?;
+    } else if let Ok(result) = stream.call_method0("__cuda_stream__") {
+        let (_version, raw) = result.extract::<(i64, usize)>()?;
         (named.unwrap_or("cuda"), raw)
     } else {
         return Err(PyTypeError::new_err(format!(
-            "{} is no stream: a torch.cuda.Stream, a pyopencl.CommandQueue or the number of a handle is",
+            "{} is not a stream: pass a torch.cuda.Stream, a pyopencl.CommandQueue or a handle as a number",
             stream.repr()?
         )));
     };
@@ -320,50 +321,66 @@ fn torch_is_for_amd(py: Python<'_>) -> bool {
     hip().unwrap_or(false)
 }
 
-/// The queue that this stream has already, as under `xsched run`.
+/// The queue that this stream has already, for example under `xsched run`.
 fn existing(py: Python<'_>, library: &Library, platform: &Platform, raw: usize) -> Option<(Handle, Handle)> {
     // SAFETY: the types of both in xsched/xqueue.h and the platform's hal.h.
     let both = unsafe { (library.find::<Wrap>(platform.get), library.find::<Find>(c"XQueueGet")) };
     let (Some(get), Some(find)) = both else { return None };
     let (mut hardware, mut queue): (Handle, Handle) = (0, 0);
     let (to, stream) = ((&raw mut hardware).expose_provenance(), raw);
-    if call!(py, library, "looking", get, room(to), std::ptr::with_exposed_provenance_mut::<c_void>(stream))
-        .is_err()
+    if call!(
+        py,
+        library,
+        "finding the stream",
+        get,
+        handle_at(to),
+        std::ptr::with_exposed_provenance_mut::<c_void>(stream)
+    )
+    .is_err()
     {
         return None;
     }
     let to = (&raw mut queue).expose_provenance();
-    call!(py, library, "looking", find, room(to), hardware).is_ok().then_some((queue, hardware))
+    call!(py, library, "finding the queue", find, handle_at(to), hardware)
+        .is_ok()
+        .then_some((queue, hardware))
 }
 
-/// A new queue for this stream.
-fn make(
+/// Creates a queue for this stream.
+fn create(
     py: Python<'_>,
     library: &Library,
     platform: &Platform,
     raw: usize,
     level: Option<i64>,
 ) -> PyResult<(Handle, Handle)> {
-    // SAFETY: the type all of these have in the platforms' hal.h.
+    // SAFETY: the type of all of these functions in the platforms' hal.h.
     let wrap = platform.create.iter().find_map(|name| unsafe { library.find::<Wrap>(name) });
     let wrap = match (wrap, platform.create.first()) {
         (Some(wrap), _) => wrap,
-        // SAFETY: as above; this one says what is missing.
+        // SAFETY: as above; returns the error for the missing function.
         (None, Some(name)) => unsafe { library.function(py, name)? },
         (None, None) => return Err(exception(py, "NotSupported", "no such platform")),
     };
     // SAFETY: its type in xsched/xqueue.h.
-    let create = unsafe { library.function::<Create>(py, c"XQueueCreate")? };
+    let create_queue = unsafe { library.function::<Create>(py, c"XQueueCreate")? };
     let (mut hardware, mut queue): (Handle, Handle) = (0, 0);
     let to = (&raw mut hardware).expose_provenance();
-    call!(py, library, "the stream", wrap, room(to), std::ptr::with_exposed_provenance_mut::<c_void>(raw))?;
+    call!(
+        py,
+        library,
+        "creating a hardware queue",
+        wrap,
+        handle_at(to),
+        std::ptr::with_exposed_provenance_mut::<c_void>(raw)
+    )?;
     let to = (&raw mut queue).expose_provenance();
-    let one = level.map(|level| [level]);
+    let requested = level.map(|level| [level]);
     let mut last = Ok(());
-    for level in one.as_ref().map_or(&LEVELS[..], |one| &one[..]) {
+    for level in requested.as_ref().map_or(&LEVELS[..], |requested| &requested[..]) {
         // SAFETY: as in `call!`.
-        let code = py.detach(|| unsafe { create(room(to), hardware, *level, 0) });
-        last = checked(py, library, "a queue for the stream", code);
+        let code = py.detach(|| unsafe { create_queue(handle_at(to), hardware, *level, 0) });
+        last = check(py, library, "creating a queue", code);
         if code != NOT_SUPPORTED {
             break;
         }
@@ -371,8 +388,8 @@ fn make(
     last.map(|()| (queue, hardware))
 }
 
-/// Where a handle is written. Pointers cannot go where Python's lock is not held; addresses can.
-fn room(at: usize) -> *mut Handle {
+/// The place where a handle is written. An address can be used without the GIL, a pointer cannot.
+fn handle_at(at: usize) -> *mut Handle {
     std::ptr::with_exposed_provenance_mut(at)
 }
 
@@ -381,7 +398,7 @@ fn warn_not_preloaded(py: Python<'_>) -> PyResult<()> {
     PyErr::warn(
         py,
         &category,
-        c"libxsched.so is not preloaded, so what this program launches does not pass it: start it with `xsched run`",
+        c"libxsched.so is not preloaded, so this program's launches are not scheduled: start it with `xsched run`",
         1,
     )
 }

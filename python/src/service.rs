@@ -1,4 +1,4 @@
-//! What is asked of the scheduler service. Python's lock is released while it thinks.
+//! Requests to the scheduler service. The GIL is released while a reply is awaited.
 
 use std::path::PathBuf;
 use std::ptr;
@@ -13,67 +13,67 @@ use xsched_ipc::tool::{Tool, ToolError};
 use xsched_policy::{POLICIES, PolicyInfo};
 
 use crate::errors::{exception, out_of_range, tool_error};
-use crate::hint_request::{Given, timeslice};
+use crate::hints::{HintArguments, timeslice};
 
-/// A connection that is kept from one question to the next.
-struct Line {
+/// A connection that is reused for the next request.
+struct Connection {
     tool: Tool,
-    /// A child of a fork has its parent's; it must not speak on it.
+    /// The process that connected. A child must not use its parent's connection after fork.
     process: u32,
-    looked: Vec<PathBuf>,
+    candidates: Vec<PathBuf>,
 }
 
-/// The connection while nobody speaks on it. Taken out and put back, never locked: a lock that another thread holds
-/// during a fork would stay locked in the child.
-static KEPT: AtomicPtr<Line> = AtomicPtr::new(ptr::null_mut());
+/// The connection while no thread uses it. A thread takes it out and puts it back; there is no lock, because a lock that
+/// another thread holds during a fork would stay locked in the child.
+static IDLE_CONNECTION: AtomicPtr<Connection> = AtomicPtr::new(ptr::null_mut());
 
-fn take() -> Option<Box<Line>> {
-    let line = KEPT.swap(ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: whatever is there came from `Box::into_raw` in `keep`, and the swap made it ours alone.
-    let line = (!line.is_null()).then(|| unsafe { Box::from_raw(line) })?;
-    (line.process == std::process::id() && line.looked == socket::candidates()).then_some(line)
+fn take_idle() -> Option<Box<Connection>> {
+    let idle = IDLE_CONNECTION.swap(ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: the pointer came from `Box::into_raw` in `put_back`, and the swap made this thread its only owner.
+    let idle = (!idle.is_null()).then(|| unsafe { Box::from_raw(idle) })?;
+    (idle.process == std::process::id() && idle.candidates == socket::candidates()).then_some(idle)
 }
 
-fn keep(line: Box<Line>) {
-    let before = KEPT.swap(Box::into_raw(line), Ordering::AcqRel);
+fn put_back(connection: Box<Connection>) {
+    let before = IDLE_CONNECTION.swap(Box::into_raw(connection), Ordering::AcqRel);
     if !before.is_null() {
-        // SAFETY: as in `take`. Two spoke at once; one connection is enough.
+        // SAFETY: as in `take_idle`. Two threads sent requests at once; one connection is enough.
         drop(unsafe { Box::from_raw(before) });
     }
 }
 
-fn connect() -> Result<Box<Line>, ToolError> {
-    let looked = socket::candidates();
-    Ok(Box::new(Line { tool: Tool::connect()?, process: std::process::id(), looked }))
+fn connect() -> Result<Box<Connection>, ToolError> {
+    let candidates = socket::candidates();
+    Ok(Box::new(Connection { tool: Tool::connect()?, process: std::process::id(), candidates }))
 }
 
-/// Speaks with the service. A connection that was kept may have died with its service: then once more on a new one,
-/// which is safe because everything asked here may be asked twice.
-fn with_service<T>(speak: impl Fn(&Tool) -> Result<T, ToolError>) -> Result<T, ToolError> {
-    let kept = take();
-    let was_kept = kept.is_some();
-    let line = kept.map_or_else(connect, Ok)?;
-    match speak(&line.tool) {
-        Err(ToolError::ConnectionFailed { .. }) if was_kept => {
-            let line = connect()?;
-            let answer = speak(&line.tool);
-            keep_unless_broken(line, &answer);
-            answer
+/// Sends requests to the service. An idle connection may have died with its service: then this tries again on a new
+/// one, which is safe because every request here may be repeated.
+fn with_service<T>(send: impl Fn(&Tool) -> Result<T, ToolError>) -> Result<T, ToolError> {
+    let idle = take_idle();
+    let was_idle = idle.is_some();
+    let connection = idle.map_or_else(connect, Ok)?;
+    match send(&connection.tool) {
+        Err(ToolError::ConnectionFailed { .. }) if was_idle => {
+            let connection = connect()?;
+            let reply = send(&connection.tool);
+            put_back_unless_broken(connection, &reply);
+            reply
         }
-        answer => {
-            keep_unless_broken(line, &answer);
-            answer
+        reply => {
+            put_back_unless_broken(connection, &reply);
+            reply
         }
     }
 }
 
-fn keep_unless_broken<T>(line: Box<Line>, answer: &Result<T, ToolError>) {
-    if matches!(answer, Ok(_) | Err(ToolError::Refused(_))) {
-        keep(line);
+fn put_back_unless_broken<T>(connection: Box<Connection>, reply: &Result<T, ToolError>) {
+    if matches!(reply, Ok(_) | Err(ToolError::Refused(_))) {
+        put_back(connection);
     }
 }
 
-fn ask(py: Python<'_>, request: &Request, context: Option<&str>) -> PyResult<Reply> {
+fn request(py: Python<'_>, request: &Request, context: Option<&str>) -> PyResult<Reply> {
     py.detach(|| with_service(|tool| tool.request(request))).map_err(|error| tool_error(py, &error, context))
 }
 
@@ -83,10 +83,10 @@ fn status(py: Python<'_>) -> PyResult<Status> {
 
 fn unexpected(py: Python<'_>) -> PyErr {
     py.detach(|| with_service(|tool| Err::<(), _>(tool.unexpected())))
-        .map_or_else(|error| tool_error(py, &error, None), |()| exception(py, "Error", "no answer"))
+        .map_or_else(|error| tool_error(py, &error, None), |()| exception(py, "Error", "no reply"))
 }
 
-/// What is being scheduled: a dict for each task, with the names of the dataclass `Task`.
+/// The scheduled tasks: a dict for each, with the fields of the dataclass `Task`.
 #[pyfunction]
 pub(crate) fn tasks(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     let mut tasks = status(py)?.tasks;
@@ -126,16 +126,16 @@ fn state(state: TaskState) -> &'static str {
     }
 }
 
-/// Every policy there is: name, plain name, rule.
+/// All policies: name, plain name, rule.
 #[pyfunction]
 pub(crate) fn policies() -> Vec<(&'static str, &'static str, &'static str)> {
     POLICIES.iter().map(|info| (info.name, info.plain, info.summary)).collect()
 }
 
-/// Changes what is given of the policy, and tells the one at work then: name, plain name, microseconds of a turn, k.
+/// Changes the given settings of the policy. Returns the active one: name, plain name, time slice in microseconds, k.
 #[pyfunction]
 #[pyo3(signature = (name=None, timeslice=None, k=None))]
-#[allow(clippy::needless_pass_by_value, reason = "what Python hands over is owned")]
+#[allow(clippy::needless_pass_by_value, reason = "Python passes owned values")]
 pub(crate) fn policy(
     py: Python<'_>,
     name: Option<String>,
@@ -156,7 +156,7 @@ pub(crate) fn policy(
     };
     let request =
         Request::Policy { name: known.map(|info| info.name.to_owned()), timeslice_us: timeslice, k };
-    let Reply::Policy { name, timeslice_us, k } = ask(py, &request, None)? else {
+    let Reply::Policy { name, timeslice_us, k } = self::request(py, &request, None)? else {
         return Err(unexpected(py));
     };
     let plain = PolicyInfo::find(&name).map_or_else(|_| name.clone(), |info| info.plain.to_owned());
@@ -181,7 +181,7 @@ fn not_changed(target: &Target) -> String {
     }
 }
 
-/// Changes the hint_request of a process, or of every program of a name.
+/// Changes the hints of a process, or of every program with a name.
 #[pyfunction]
 #[pyo3(signature = (target, priority=None, share=None, deadline=None, laxity=None))]
 pub(crate) fn set_target(
@@ -192,77 +192,79 @@ pub(crate) fn set_target(
     deadline: Option<&Bound<'_, PyAny>>,
     laxity: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
-    let usual = || {
-        let means = |task: &&TaskStatus| match &target {
+    let current = || {
+        let is_target = |task: &&TaskStatus| match &target {
             Target::Pid(pid) => task.pid == *pid,
             Target::Name(name) => task.name == *name,
         };
-        Ok(status(py)?.tasks.iter().find(means).map_or(0, |task| task.priority.into()))
+        Ok(status(py)?.tasks.iter().find(is_target).map_or(0, |task| task.priority.into()))
     };
-    let hint_request = Given { priority, share, deadline, laxity }.hint_request(usual)?;
-    let whom = not_changed(&target);
-    ask(py, &Request::Set { target, hint_request }, Some(&whom)).map(drop)
+    let hint_request = HintArguments { priority, share, deadline, laxity }.hint_request(current)?;
+    let context = not_changed(&target);
+    request(py, &Request::Set { target, hint_request }, Some(&context)).map(drop)
 }
 
-/// Holds all launches of a process, or of every program of a name; or lets them go.
+/// Suspends or resumes all launches of a process, or of every program with a name.
 #[pyfunction]
 pub(crate) fn suspend_target(
     py: Python<'_>,
     #[pyo3(from_py_with = target)] target: Target,
     suspended: bool,
 ) -> PyResult<()> {
-    let whom = not_changed(&target);
-    let request = if suspended { Request::Suspend(target) } else { Request::Resume(target) };
-    ask(py, &request, Some(&whom)).map(drop)
+    let context = not_changed(&target);
+    let message = if suspended { Request::Suspend(target) } else { Request::Resume(target) };
+    request(py, &message, Some(&context)).map(drop)
 }
 
-/// What a process wished for: priority, share, deadline and laxity, as [`HintRequest`] has them.
-type Had = (Option<i64>, Option<i64>, Option<i64>, Option<(i64, i64, i64)>);
+/// The hints of a process: priority, share, deadline and laxity, as in [`HintRequest`].
+type Hints = (Option<i64>, Option<i64>, Option<i64>, Option<(i64, i64, i64)>);
 
-/// Understands hint_request without telling anybody. A laxity without priorities begins with the one the process has now.
+/// Checks hints without sending them. A laxity without priorities starts with the current priority of the process.
 #[pyfunction]
-pub(crate) fn parse_wishes(
+pub(crate) fn parse_hints(
     py: Python<'_>,
     priority: Option<&Bound<'_, PyAny>>,
     share: Option<&Bound<'_, PyAny>>,
     deadline: Option<&Bound<'_, PyAny>>,
     laxity: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Had> {
-    // Nobody there: it has no priority yet.
-    let usual = || Ok(own(py, HintRequest::default()).ok().flatten().and_then(|had| had.0).unwrap_or(0));
-    let hint_request = Given { priority, share, deadline, laxity }.hint_request(usual)?;
+) -> PyResult<Hints> {
+    // Without a service the process has no priority yet.
+    let current =
+        || Ok(set(py, HintRequest::default()).ok().flatten().and_then(|before| before.0).unwrap_or(0));
+    let hint_request = HintArguments { priority, share, deadline, laxity }.hint_request(current)?;
     Ok(as_tuple(&hint_request))
 }
 
-/// Changes this process's own hint_request. Answers what they were; None if it is not scheduled (yet).
+/// Changes the hints of this process. Returns the previous ones; None if it is not scheduled (yet).
 #[pyfunction]
-pub(crate) fn set_own(py: Python<'_>, hint_request: Had) -> PyResult<Option<Had>> {
-    let (priority, share, deadline_us, laxity) = hint_request;
-    own(py, HintRequest { priority, share, deadline_us, laxity })
+pub(crate) fn set_own_hints(py: Python<'_>, hints: Hints) -> PyResult<Option<Hints>> {
+    let (priority, share, deadline_us, laxity) = hints;
+    set(py, HintRequest { priority, share, deadline_us, laxity })
 }
 
-fn as_tuple(hint_request: &HintRequest) -> Had {
+fn as_tuple(hint_request: &HintRequest) -> Hints {
     (hint_request.priority, hint_request.share, hint_request.deadline_us, hint_request.laxity)
 }
 
-/// How long a service that has let a program wait in vain is left alone by that program's own hint_request.
-const LEFT_ALONE: Nanos = Nanos::from_secs(10);
-/// Until when, in nanoseconds of the monotonic clock.
-static LEFT_ALONE_UNTIL: AtomicU64 = AtomicU64::new(0);
+/// For how long this process sends no hints to a service after a reply timed out.
+const RETRY_DELAY: Nanos = Nanos::from_secs(10);
+/// The end of that delay, in nanoseconds of the monotonic clock.
+static RETRY_AT: AtomicU64 = AtomicU64::new(0);
 
-/// Tells the service what this process would like; the orders that follow have been given when it answers. One that does
-/// not answer is waited for once: a program may have hint_request for every request it serves.
-fn own(py: Python<'_>, hint_request: HintRequest) -> PyResult<Option<Had>> {
-    if Nanos::now().0 < LEFT_ALONE_UNTIL.load(Ordering::Relaxed) {
-        return Err(exception(py, "SchedulerFailed", "the scheduler did not answer a moment ago"));
+/// Sends this process's hints to the service; when it replies, the resulting orders are in effect. After a timeout the
+/// next calls fail at once, because a program may set hints for every request that it serves.
+fn set(py: Python<'_>, hint_request: HintRequest) -> PyResult<Option<Hints>> {
+    if Nanos::now().0 < RETRY_AT.load(Ordering::Relaxed) {
+        let message = "the scheduler did not reply to a request less than 10 s ago";
+        return Err(exception(py, "SchedulerFailed", message));
     }
     let request = Request::SetOwn(hint_request);
-    let answer = py.detach(|| with_service(|tool| tool.request(&request)));
-    if let Err(ToolError::NoReply { .. }) = &answer {
-        LEFT_ALONE_UNTIL.store((Nanos::now() + LEFT_ALONE).0, Ordering::Relaxed);
+    let reply = py.detach(|| with_service(|tool| tool.request(&request)));
+    if let Err(ToolError::NoReply { .. }) = &reply {
+        RETRY_AT.store((Nanos::now() + RETRY_DELAY).0, Ordering::Relaxed);
     }
-    match answer.map_err(|error| tool_error(py, &error, Some("this program was not changed")))? {
-        Reply::PreviousHints(had) => Ok(had.as_ref().map(as_tuple)),
+    match reply.map_err(|error| tool_error(py, &error, Some("this program was not changed")))? {
+        Reply::PreviousHints(before) => Ok(before.as_ref().map(as_tuple)),
         _ => Err(unexpected(py)),
     }
 }

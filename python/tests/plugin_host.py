@@ -1,4 +1,4 @@
-"""A program that loads plugins as vLLM does, and then starts a worker that uses the device. Tells what it saw."""
+"""A program that loads plugins as vLLM does, and then starts a worker that uses the device. Prints what it observed."""
 
 import importlib.metadata
 import json
@@ -10,31 +10,31 @@ GROUP = "vllm.general_plugins"
 
 def worker(pipe):
     import xsched
-    from stage import Device, eventually
+    from environment import Device, eventually
 
-    def own():
+    def own_priorities():
         return [task.priority for task in xsched.tasks() if task.pid == os.getpid()]
 
     Device().work()
-    own = eventually("its task", own) if xsched.loaded() else own()
-    pipe.send({"loaded": xsched.loaded(), "priorities": own})
+    priorities = eventually("its task", own_priorities) if xsched.loaded() else own_priorities()
+    pipe.send({"loaded": xsched.loaded(), "priorities": priorities})
 
 
 def plugins():
     found = importlib.metadata.entry_points()
-    # Before Python 3.10 they came as a dict.
+    # Before Python 3.10 they are a dict.
     return found.select(group=GROUP) if hasattr(found, "select") else found.get(GROUP, [])
 
 
 if __name__ == "__main__":
     loaded = [[plugin.name, plugin.load()()] for plugin in plugins()]
-    # What vLLM does with this variable.
+    # As vLLM uses this variable.
     method = os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "fork")
     context = multiprocessing.get_context(method)
-    ours, theirs = context.Pipe()
-    process = context.Process(target=worker, args=(theirs,))
+    parent_end, child_end = context.Pipe()
+    process = context.Process(target=worker, args=(child_end,))
     process.start()
-    theirs.close()
-    said = ours.recv()
+    child_end.close()
+    received = parent_end.recv()
     process.join()
-    print(json.dumps({"plugins": loaded, "worker": said}))
+    print(json.dumps({"plugins": loaded, "worker": received}))

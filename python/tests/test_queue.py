@@ -1,4 +1,4 @@
-"""Queue: against a stand-in for the C interface that writes down how it is called, and against the real library."""
+"""Queue: with a stand-in for the C interface that records its calls, and with the real library."""
 
 import ctypes
 import json
@@ -7,9 +7,9 @@ import subprocess
 import tempfile
 import unittest
 
-from stage import HERE, XSCHED, Stage, eventually  # noqa: F401
+from environment import HERE, XSCHED, Environment, eventually  # noqa: F401
 
-BEGIN = """
+PREAMBLE = """
 import ctypes, json, os, sys, threading, time, types
 import xsched
 stub = ctypes.CDLL(None)
@@ -20,7 +20,7 @@ def calls():
 
 
 class Stubbed(unittest.TestCase):
-    """The stand-in is preloaded, as libxsched.so is by `xsched run`."""
+    """The stand-in is preloaded, as `xsched run` preloads libxsched.so."""
 
     @classmethod
     def setUpClass(cls):
@@ -28,18 +28,18 @@ class Stubbed(unittest.TestCase):
         cls.stub = os.path.join(cls.directory.name, "libstub.so")
         cc = os.environ.get("CC", "cc")
         subprocess.run([cc, "-shared", "-fPIC", "-O2", "-o", cls.stub, os.path.join(HERE, "stub.c")], check=True)
-        cls.stage = Stage()
+        cls.environment = Environment()
 
     @classmethod
     def tearDownClass(cls):
-        cls.stage.close()
+        cls.environment.close()
         cls.directory.cleanup()
 
     def under_stub(self, program):
-        return self.stage.python(BEGIN + program, environment={"LD_PRELOAD": self.stub})
+        return self.environment.python(PREAMBLE + program, environment={"LD_PRELOAD": self.stub})
 
-    def test_every_kind_of_stream_reaches_its_platform(self):
-        got = self.under_stub("""
+    def test_each_kind_of_stream_uses_its_platform(self):
+        result = self.under_stub("""
 class Torch:
     cuda_stream = 0x11
 class Opencl:
@@ -48,13 +48,13 @@ class Cuda:
     def __cuda_stream__(self): return (0, 0x33)
 for stream, more in ((Torch(), {}), (Opencl(), {}), (Cuda(), {}), (0x44, {}), (0x55, {"platform": "hip"})):
     xsched.Queue(stream, **more)
-stub.stub_deepest_level(2)
+stub.stub_highest_level(2)
 xsched.Queue(0x66)
 sys.modules["torch"] = types.SimpleNamespace(version=types.SimpleNamespace(hip="6.2"))
 xsched.Queue(Torch(), level=2)
 print(json.dumps([xsched.loaded()] + [call for call in calls() if "QueueCreate" in call]))
 """)
-        self.assertEqual(got, [
+        self.assertEqual(result, [
             True,
             "CudaQueueCreate(0x11)", "XQueueCreate(0x1011,3,0)",
             "OclQueueCreate(0x22)", "XQueueCreate(0x3022,3,0)",
@@ -65,8 +65,8 @@ print(json.dumps([xsched.loaded()] + [call for call in calls() if "QueueCreate" 
             "HipQueueCreate(0x11)", "XQueueCreate(0x2011,2,0)",
         ])
 
-    def test_everything_a_queue_can_do_is_one_call(self):
-        got = self.under_stub("""
+    def test_each_operation_is_one_call(self):
+        result = self.under_stub("""
 queue = xsched.Queue(1)
 before = len(calls())
 queue.suspend(); queue.suspend(wait=True); queue.resume(); queue.resume(drop=True)
@@ -81,7 +81,7 @@ try:
 except xsched.Error as error:
     print(json.dumps([state, repr(queue), str(error)] + calls()[before:]))
 """)
-        self.assertEqual(got, [
+        self.assertEqual(result, [
             "ready", "<xsched.Queue, closed>", "this queue is closed",
             "XQueueSuspend(0x9001,0)", "XQueueSuspend(0x9001,1)", "XQueueResume(0x9001,0)", "XQueueResume(0x9001,1)",
             "XQueueWaitAll(0x9001)",
@@ -91,26 +91,26 @@ except xsched.Error as error:
             "XQueueDestroy(0x9001)", "HwQueueDestroy(0x1001)",
         ])
 
-    def test_a_queue_that_is_there_already_is_used_and_not_destroyed(self):
-        got = self.under_stub("""
+    def test_existing_queue_is_used_and_not_destroyed(self):
+        result = self.under_stub("""
 stub.stub_has_queue(1)
 with xsched.Queue(7) as queue:
     pass
 print(json.dumps(calls()))
 """)
-        self.assertEqual(got, ["CudaQueueGet(0x7)", "XQueueGet(0x1007)"])
+        self.assertEqual(result, ["CudaQueueGet(0x7)", "XQueueGet(0x1007)"])
 
-    def test_who_forgets_a_suspended_queue_does_not_leave_it_so(self):
-        got = self.under_stub("""
+    def test_suspended_queue_is_resumed_when_its_object_is_deleted(self):
+        result = self.under_stub("""
 queue = xsched.Queue(7)
 queue.suspend()
 del queue
 print(json.dumps(calls()[-2:]))
 """)
-        self.assertEqual(got, ["XQueueSuspend(0x9007,0)", "XQueueResume(0x9007,0)"])
+        self.assertEqual(result, ["XQueueSuspend(0x9007,0)", "XQueueResume(0x9007,0)"])
 
-    def test_what_the_library_answers_becomes_an_exception(self):
-        got = self.under_stub("""
+    def test_error_codes_become_exceptions(self):
+        result = self.under_stub("""
 queue = xsched.Queue(7)
 seen = []
 for code in (1, 2, 3, 4, 5, 6, 999):
@@ -120,12 +120,12 @@ for code in (1, 2, 3, 4, 5, 6, 999):
     except xsched.Error as error:
         seen.append([type(error).__name__, str(error)])
 stub.stub_fail_with(1)
-stub.stub_say(1)
+stub.stub_set_error(1)
 try:
     queue.suspend()
 except xsched.Error as error:
-    said = str(error)
-stub.stub_say(0)
+    message = str(error)
+stub.stub_set_error(0)
 stub.stub_fail_with(0)
 for wrong in (lambda: xsched.Queue(object()), lambda: xsched.Queue(1, platform="abacus"), lambda: xsched.Queue(1, level=4),
               lambda: xsched.Queue(1, platform="xsim")):
@@ -133,19 +133,19 @@ for wrong in (lambda: xsched.Queue(object()), lambda: xsched.Queue(1, platform="
         wrong()
     except Exception as error:
         seen.append([type(error).__name__, str(error)])
-print(json.dumps(seen + [["said", said]]))
+print(json.dumps(seen + [["message", message]]))
 """)
-        names = [name for name, _ in got]
+        names = [name for name, _ in result]
         self.assertEqual(names[:7], ["Error", "OutOfRange", "Error", "NotAllowed", "NotSupported", "Error", "Error"])
-        self.assertIn("suspending: the device or its driver failed (XResult 1)", got[0])
-        self.assertEqual(names[7:], ["TypeError", "ValueError", "OutOfRange", "NotSupported", "said"])
-        self.assertEqual(got[11][1], "suspending: the stand-in says why (XResult 1)")
-        self.assertIn("cuda, hip, opencl, xsim", got[8][1])
-        self.assertIn("has no XsimQueueCreate", got[10][1])
+        self.assertIn("suspending: the device or its driver failed (XResult 1)", result[0])
+        self.assertEqual(names[7:], ["TypeError", "ValueError", "OutOfRange", "NotSupported", "message"])
+        self.assertEqual(result[11][1], "suspending: the reason from the stand-in (XResult 1)")
+        self.assertIn("cuda, hip, opencl, xsim", result[8][1])
+        self.assertIn("has no function XsimQueueCreate", result[10][1])
 
-    def test_others_run_while_one_waits(self):
-        """The stand-in comes back from WaitAll only when another thread of Python has run."""
-        got = self.under_stub("""
+    def test_other_threads_run_while_one_waits(self):
+        """The stand-in returns from XQueueWaitAll only after another Python thread has run."""
+        result = self.under_stub("""
 queue = xsched.Queue(7)
 stub.stub_hold_waiters(1)
 thread = threading.Thread(target=queue.wait)
@@ -156,33 +156,33 @@ stub.stub_hold_waiters(0)
 thread.join()
 print(json.dumps("done"))
 """)
-        self.assertEqual(got, "done")
+        self.assertEqual(result, "done")
 
-    def test_a_pair_costs_about_as_much_as_plain_foreign_calls(self):
-        """Compared within one run with ctypes, which is Python's own way to call C. Without optimisation ours takes longer."""
-        got = self.under_stub("""
+    def test_suspend_and_resume_cost_about_as_much_as_with_ctypes(self):
+        """Compared in one run with ctypes, Python's own way to call C. In an unoptimized build own takes longer."""
+        result = self.under_stub("""
 queue = xsched.Queue(7)
 stub.stub_silent(1)
 suspend, resume = stub.XQueueSuspend, stub.XQueueResume
 handle, none = ctypes.c_uint64(0x9007), ctypes.c_int64(0)
 stub.stub_pair_ns.restype = ctypes.c_double
-def best(deed, n=20000):
+def best(operation, n=20000):
     times = []
     for _ in range(7):
         start = time.perf_counter_ns()
         for _ in range(n):
-            deed()
+            operation()
         times.append((time.perf_counter_ns() - start) / n)
     return min(times)
-def ours():
+def own():
     queue.suspend(); queue.resume()
-def foreign():
+def with_ctypes():
     suspend(handle, none); resume(handle, none)
-print(json.dumps({"ours": best(ours), "ctypes": best(foreign), "c": min(stub.stub_pair_ns(100000) for _ in range(7))}))
+print(json.dumps({"own": best(own), "ctypes": best(with_ctypes), "c": min(stub.stub_pair_ns(100000) for _ in range(7))}))
 """)
-        print(f"\na pair of suspend and resume: {got['ours']:.0f} ns from Python, {got['ctypes']:.0f} ns through ctypes, "
-              f"{got['c']:.0f} ns from C")
-        self.assertLess(got["ours"], 10 * got["ctypes"])
+        print(f"\na pair of suspend and resume: {result['own']:.0f} ns from Python, {result['ctypes']:.0f} ns through ctypes, "
+              f"{result['c']:.0f} ns from C")
+        self.assertLess(result["own"], 10 * result["ctypes"])
 
 
 class Real(unittest.TestCase):
@@ -197,32 +197,32 @@ class Real(unittest.TestCase):
             if f" {name}\n" not in exported:
                 self.skipTest(f"this libxsched.so does not export {name} yet")
         self.exported = exported
-        self.stage = Stage()
-        self.addCleanup(self.stage.close)
+        self.environment = Environment()
+        self.addCleanup(self.environment.close)
 
-    def test_without_the_library_in_front_a_queue_says_so(self):
+    def test_queue_without_a_preloaded_library_warns(self):
         program = """
 import json, xsched
 try:
     xsched.Queue(0x10)
-    print(json.dumps("made"))
+    print(json.dumps("created"))
 except xsched.Error as error:
     print(json.dumps(str(error)))
 """
-        self.stage.python(program)
-        self.assertIn("UnscheduledWarning: libxsched.so is not preloaded", self.stage.errors)
+        self.environment.python(program)
+        self.assertIn("UnscheduledWarning: libxsched.so is not preloaded", self.environment.errors)
         after = program + "print(json.dumps(xsched.loaded()), file=sys.stderr)\n"
-        self.stage.python("import sys" + after)
-        self.assertTrue(self.stage.errors.endswith("false\n"), "a copy of our own stands in front of nobody")
+        self.environment.python("import sys" + after)
+        self.assertTrue(self.environment.errors.endswith("false\n"), "the package's own copy intercepts no launches")
 
-    def test_a_suspended_queue_of_the_simulated_device_launches_nothing(self):
+    def test_suspended_queue_of_the_simulated_device_launches_nothing(self):
         if " XsimQueueCreate\n" not in self.exported:
-            self.skipTest("this libxsched.so does not export XsimQueueCreate: the simulated device has no handle in C")
-        self.stage.start_service()
-        got = self.stage.python("""
+            self.skipTest("this libxsched.so does not export XsimQueueCreate")
+        self.environment.start_service()
+        result = self.environment.python("""
 import ctypes, json, threading, time
 import xsched
-from stage import Device
+from environment import Device
 device = Device()
 queue = xsched.Queue(device.queue.value, platform="xsim")
 device.work()
@@ -236,7 +236,7 @@ queue.resume()
 thread.join()
 print(json.dumps([held, len(done)]))
 """, XSCHED, "run", "--")
-        self.assertEqual(got, [True, 1])
+        self.assertEqual(result, [True, 1])
 
 
 if __name__ == "__main__":

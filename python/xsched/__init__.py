@@ -1,16 +1,16 @@
-"""XSched: decides what an accelerator runs. Important work first, the rest in the gaps.
+"""XSched: a preemptive scheduler for accelerators. Important work runs first, other work in the gaps.
 
-    with xsched.priority("high"):          # this block's work is important
-        answer = model(question)
+        with xsched.priority("high"):          # the work of this block is important
+            result = model(request)
 
     queue = xsched.Queue(stream)           # one stream under control
     queue.suspend()
     queue.resume()
 
-    for task in xsched.tasks():            # what is being scheduled on this machine
+        for task in xsched.tasks():            # the scheduled tasks of this machine
         print(task.pid, task.name, task.priority, task.state)
 
-The program itself is best started with `xsched run -- python program.py`.
+Start the program with `xsched run -- python program.py`.
 """
 
 from ._errors import (
@@ -24,9 +24,9 @@ from ._errors import (
     UnscheduledWarning,
 )
 from ._native import Queue, __version__, loaded
-from ._own import hint, priority
+from ._hints import hint, priority
 
-# `set` is left out: `from xsched import *` must not hide Python's own.
+# Without `set`: `from xsched import *` must not hide the built-in.
 __all__ = [
     "Error",
     "NoScheduler",
@@ -50,16 +50,16 @@ __all__ = [
     "tasks",
 ]
 
-# Looked up when they are first used: dataclasses alone take longer to import than all the rest.
-_LATER = ("Policy", "Task", "policies", "policy", "resume", "set", "set_policy", "suspend", "tasks")
+# Imported on first use: importing dataclasses alone takes longer than importing the rest.
+_LAZY = ("Policy", "Task", "policies", "policy", "resume", "set", "set_policy", "suspend", "tasks")
 
 
 def __getattr__(name):
-    if name in _LATER:
+    if name in _LAZY:
         from . import _service
 
-        for later in _LATER:
-            globals()[later] = getattr(_service, later)
+        for lazy in _LAZY:
+            globals()[lazy] = getattr(_service, lazy)
         return globals()[name]
     raise AttributeError(f"module 'xsched' has no attribute {name!r}")
 

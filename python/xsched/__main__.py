@@ -1,4 +1,4 @@
-"""`xsched`, `xserver` and `xcli` as pip installs them, and `python -m xsched`: becomes the program in the package."""
+"""The commands `xsched`, `xserver` and `xcli` as pip installs them, and `python -m xsched`: runs the packaged program."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import sys
 
 def main():
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "xsched")
-    # The program looks at the name it is called by.
+    # The program behaves according to the name it is called by.
     called = os.path.basename(sys.argv[0])
     name = called if called in ("xserver", "xcli") else "xsched"
     try:

@@ -1,8 +1,8 @@
-"""What can go wrong. The words are those of the command line."""
+"""The exceptions. Their messages are those of the command line."""
 
 
 class Error(Exception):
-    """Anything that XSched could not do."""
+    """The base class of all errors of this package."""
 
 
 class NoScheduler(Error):
@@ -10,24 +10,24 @@ class NoScheduler(Error):
 
 
 class SchedulerFailed(Error):
-    """The scheduler service does not answer, or answers something that makes no sense."""
+    """The scheduler service does not reply, or sends an invalid reply."""
 
 
 class NotAllowed(Error):
-    """This user may not do that."""
+    """This user may not perform the operation."""
 
 
 class Refused(Error):
-    """The scheduler service said no, and why."""
+    """The scheduler service rejected the request; the message gives the reason."""
 
 
 class OutOfRange(Error, ValueError):
-    """A priority, share, time or name that cannot be."""
+    """An invalid priority, share, time or name."""
 
 
 class NotSupported(Error):
-    """The library or the device cannot do that."""
+    """The library or the device does not support the operation."""
 
 
 class UnscheduledWarning(RuntimeWarning):
-    """What was asked for has no effect now, because nobody schedules this program. The program runs on."""
+    """The request has no effect now, because this program is not scheduled. The program continues."""

@@ -1,4 +1,4 @@
-"""What the scheduler service knows and can be told: the Python of `xsched ps`, `xsched set` and `xsched policy`."""
+"""The state and control of the scheduler service, as in `xsched ps`, `xsched set` and `xsched policy`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from . import _native
 
 @dataclass(frozen=True)
 class Task:
-    """One task: all queues of one process on one device, or one queue with wishes of its own.
+    """One task: all queues of one process on one device, or one queue with its own hints.
 
-    The fields are those of `xsched ps --json`. Counters only grow.
+    The fields are those of `xsched ps --json`. Counters never decrease. `share` is the requested part of device time.
     """
 
     task: int
@@ -36,7 +36,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Policy:
-    """The policy at work."""
+    """The active policy."""
 
     name: str
     plain: str
@@ -45,39 +45,39 @@ class Policy:
 
 
 def tasks():
-    """What is being scheduled now, by device and importance."""
+    """The scheduled tasks, by device and priority."""
     return [Task(**task) for task in _native.tasks()]
 
 
 def policy():
-    """The policy at work."""
+    """The active policy."""
     return Policy(*_native.policy())
 
 
 def set_policy(name=None, *, timeslice=None, k=None):
-    """Changes the policy, the length of a turn or the number of tasks at once; answers what is at work then."""
+    """Changes the policy, the time slice or the number of tasks that run at once; returns the active policy."""
     if name is None and timeslice is None and k is None:
-        raise TypeError("set_policy needs a name, a timeslice or k: policy() tells what is at work")
+        raise TypeError("set_policy needs a name, a timeslice or k: policy() returns the active policy")
     return Policy(*_native.policy(name, timeslice, k))
 
 
 def policies():
-    """Every policy there is, by its plain name, with its rule."""
+    """All policies by plain name, with their rules."""
     return {plain: rule for _, plain, rule in _native.policies()}
 
 
 def set(target, *, priority=None, share=None, deadline=None, laxity=None):
-    """Changes the wishes of a process (a number) or of every program of a name, as `xsched set` does."""
+    """Changes the hints of a process (a pid) or of every program with a name, as `xsched set` does."""
     if priority is None and share is None and deadline is None and laxity is None:
         raise TypeError("set needs a priority, a share, a deadline or a laxity")
     _native.set_target(target, priority, share, deadline, laxity)
 
 
 def suspend(target):
-    """Holds all launches of a process, or of every program of a name, until it is resumed."""
+    """Suspends all launches of a process, or of every program with a name, until it is resumed."""
     _native.suspend_target(target, True)
 
 
 def resume(target):
-    """Lets a process, or every program of a name, launch again."""
+    """Resumes a process, or every program with a name."""
     _native.suspend_target(target, False)

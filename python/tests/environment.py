@@ -1,4 +1,4 @@
-"""A place of its own for each test: a device, a socket, a service. Needs XSIM_LIBRARY and, in PATH, `xsched`."""
+"""A separate environment for each test: a device, a socket, a service. Needs XSIM_LIBRARY and, in PATH, `xsched`."""
 
 import ctypes
 import json
@@ -13,19 +13,19 @@ XSCHED = os.path.join(os.path.dirname(sys.executable), "xsched")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def eventually(what, happened, patience=60):
-    """Waits until something has happened; answers what it answered."""
-    end = time.monotonic() + patience
+def eventually(what, condition, timeout=60):
+    """Waits until `condition` returns a true value, and returns it."""
+    end = time.monotonic() + timeout
     while True:
-        answer = happened()
-        if answer:
-            return answer
+        result = condition()
+        if result:
+            return result
         if time.monotonic() > end:
-            raise AssertionError(f"{what}: not within {patience} s")
+            raise AssertionError(f"{what}: not within {timeout} s")
         time.sleep(0.005)
 
 
-class Stage:
+class Environment:
     def __init__(self):
         self.directory = tempfile.mkdtemp(prefix="xsched-python-")
         self.socket = os.path.join(self.directory, "socket")
@@ -38,10 +38,10 @@ class Stage:
         )
         self.children = []
 
-    def start_service(self, *under):
-        """Starts a service, behind the words `under`."""
-        service = self.start([*under, XSCHED, "serve", "--quiet"])
-        eventually("the service answers", lambda: self.run([XSCHED, "policy", "--json"]).returncode == 0)
+    def start_service(self, *prefix):
+        """Starts a service, with its command behind `prefix`."""
+        service = self.start([*prefix, XSCHED, "serve", "--quiet"])
+        eventually("the service replies", lambda: self.run([XSCHED, "policy", "--json"]).returncode == 0)
         return service
 
     def start(self, command, **more):
@@ -53,9 +53,9 @@ class Stage:
         environment = dict(self.environment, **more.pop("environment", {}))
         return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=120, **more)
 
-    def python(self, program, *under, **more):
-        """Runs a program of Python, behind the words `under`; answers what it printed as JSON."""
-        done = self.run([*under, sys.executable, "-W", "default", "-c", program], **more)
+    def python(self, program, *prefix, **more):
+        """Runs a Python program, with its command behind `prefix`; returns the JSON that it printed."""
+        done = self.run([*prefix, sys.executable, "-W", "default", "-c", program], **more)
         if done.returncode != 0:
             raise AssertionError(f"status {done.returncode}\n{done.stdout}\n{done.stderr}")
         self.errors = done.stderr
@@ -72,20 +72,20 @@ class Stage:
 
 
 class Device:
-    """The simulated device, used as a program uses its driver: opened, and looked up by name."""
+    """The simulated device, used as a program uses its driver: opened at run time, with functions looked up by name."""
 
     def __init__(self):
         self.lib = ctypes.CDLL(os.environ["XSIM_LIBRARY"])
         self.device, self.queue = ctypes.c_void_p(), ctypes.c_void_p()
-        self.must(self.lib.xsim_open(None, ctypes.byref(self.device)))
-        self.must(self.lib.xsim_queue_create(self.device, ctypes.byref(self.queue)))
+        self.check(self.lib.xsim_open(None, ctypes.byref(self.device)))
+        self.check(self.lib.xsim_queue_create(self.device, ctypes.byref(self.queue)))
 
     @staticmethod
-    def must(code):
+    def check(code):
         if code:
-            raise AssertionError(f"the device answered {code}")
+            raise AssertionError(f"the device returned {code}")
 
     def work(self, commands=1, length_us=100):
         for _ in range(commands):
-            self.must(self.lib.xsim_launch(self.queue, ctypes.c_uint64(length_us * 1000)))
-        self.must(self.lib.xsim_synchronize(self.queue))
+            self.check(self.lib.xsim_launch(self.queue, ctypes.c_uint64(length_us * 1000)))
+        self.check(self.lib.xsim_synchronize(self.queue))
