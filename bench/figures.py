@@ -1,4 +1,4 @@
-"""Draws the figures as plain SVG, readable on light and on dark pages. Each function takes figures and answers a text."""
+"""Draws the figures as plain SVG that is readable on light and dark pages. Each function takes values and returns the SVG text."""
 import math
 from html import escape
 
@@ -53,22 +53,22 @@ class Sheet:
 
 
 def kind_of(name):
-    """XSched as it is used by default stands out."""
+    """The CSS class of a bar: XSched's default setting is emphasized."""
     return "ours" if name == "XSched" else "level" if name.startswith("XSched") else "plain"
 
 
 def comparison(title, note, rows):
-    """`rows`: (name, p99 as a multiple of alone, background as a part of alone or none)."""
+    """`rows`: (name, p99 as a multiple of alone, background as a fraction of alone or none)."""
     row, top, left, middle, width = 34, 104, 214, 560, 820
     sheet = Sheet(width, top + row * len(rows) + 34, title, note)
-    most = max(2.0, *(ratio for _, ratio, _ in rows)) * 1.02
-    scale, scale2 = (middle - left - 76) / most, (width - middle - 90) / 1.0
+    highest = max(2.0, *(ratio for _, ratio, _ in rows)) * 1.02
+    scale, scale2 = (middle - left - 76) / highest, (width - middle - 90) / 1.0
     bottom = top + row * len(rows) - 4
     for alone in (left + scale, middle + scale2):
         sheet.line(alone, top - 8, alone, bottom, "axis dots")
         sheet.text(alone, bottom + 18, "alone", "note", "middle")
     sheet.text(left, top - 16, "service: p99, times alone", "note")
-    sheet.text(middle, top - 16, "training: part of its speed alone", "note")
+    sheet.text(middle, top - 16, "training: fraction of its speed alone", "note")
     for y, (name, ratio, part) in zip(range(top, top + row * len(rows), row), rows):
         kind, strong = kind_of(name), "strong" if name == "XSched" else ""
         sheet.text(left - 12, y + 16, name, strong, "end")
@@ -116,13 +116,13 @@ def latency(title, note, alone, series):
         ends.append((y(alone), "alone, p99", "note"))
     for number, (name, line) in enumerate(series.items()):
         line = sorted(line)
-        for place, more in ((2, ""), (1, " dots")):
-            path = " ".join(f"{'M' if n == 0 else 'L'}{x(point[0]):.1f} {y(point[place]):.1f}" for n, point in enumerate(line))
+        for index, more in ((2, ""), (1, " dots")):
+            path = " ".join(f"{'M' if n == 0 else 'L'}{x(point[0]):.1f} {y(point[index]):.1f}" for n, point in enumerate(line))
             sheet.add("path", d=path, class_=f"line s{number % 4}{more}")
         for point in line:
             sheet.add("circle", cx=x(point[0]), cy=y(point[2]), r=3.2, class_=f"f{number % 4}")
         ends.append((y(line[-1][2]), name, f"strong f{number % 4}"))
-    # Names at the ends of their lines, moved apart where they would meet.
+    # Names at the ends of their lines, moved apart where they would overlap.
     previous = -99.0
     for at, name, kind in sorted(ends):
         previous = max(at, previous + 17)
@@ -131,7 +131,7 @@ def latency(title, note, alone, series):
 
 
 def overhead(title, note, rows):
-    """`rows`: (name, ratio with its lowest and highest); shown as what is added, in percent."""
+    """`rows`: (name, ratio, minimum, maximum); drawn as the added percentage."""
     row, top, left, right, width = 30, 96, 300, 730, 820
     rows = [(name, *(100 * (value - 1) for value in values)) for name, *values in rows]
     sheet = Sheet(width, top + row * len(rows) + 52, title, note)
@@ -146,30 +146,30 @@ def overhead(title, note, rows):
     for n in range(math.ceil(low / step), math.floor(high / step) + 1):
         sheet.line(x(n * step), top - 8, x(n * step), bottom, "axis" if n == 0 else "grid")
         sheet.text(x(n * step), bottom + 18, f"{n * step:+g} %" if n else "0", "note", "middle")
-    for y, (name, middle, least, most) in zip(range(top, bottom, row), rows):
+    for y, (name, middle, lowest, highest) in zip(range(top, bottom, row), rows):
         sheet.text(left - 14, y + 17, name, "", "end")
-        sheet.line(x(least), y + 12, x(most), y + 12, "whisker s3")
+        sheet.line(x(lowest), y + 12, x(highest), y + 12, "whisker s3")
         sheet.add("circle", cx=x(middle), cy=y + 12, r=5, class_="ours")
         sheet.text(right + 14, y + 17, f"{middle:+.1f} %", "strong")
-    sheet.text((left + right) / 2, bottom + 40, "added by being scheduled, alone on the GPU: median, lowest and highest", "note", "middle")
+    sheet.text((left + right) / 2, bottom + 40, "added by scheduling, alone on the GPU: median, minimum and maximum", "note", "middle")
     return sheet.finish()
 
 
 def shares(title, note, cases):
-    """`cases`: (name, wanted, seen, error in points)."""
+    """`cases`: (name, requested, measured, error in points)."""
     block, top, left, right, width = 84, 90, 130, 640, 820
     sheet = Sheet(width, top + block * len(cases) + 6, title, note)
-    for y, (name, wanted, seen, error) in zip(range(top, top + block * len(cases), block), cases):
+    for y, (name, requested, measured, error) in zip(range(top, top + block * len(cases), block), cases):
         sheet.text(24, y, name, "strong")
-        for offset, label, parts in ((10, "wanted", wanted), (36, "seen", seen)):
+        for offset, label, parts in ((10, "requested", requested), (36, "measured", measured)):
             sheet.text(left - 12, y + offset + 16, label, "note", "end")
             at = float(left)
             for number, part in enumerate(parts):
                 wide = (right - left) * part / 100
                 sheet.bar(at, y + offset, wide - 2, 22, f"p{number % 3}")
                 if wide > 34:
-                    sheet.text(at + wide / 2, y + offset + 16, f"{part:g}" if label == "wanted" else f"{part:.1f}",
+                    sheet.text(at + wide / 2, y + offset + 16, f"{part:g}" if label == "requested" else f"{part:.1f}",
                                "in-bar" if number % 3 == 0 else "in-light", "middle")
                 at += wide
-        sheet.text(right + 16, y + 52, f"off by {error:.1f} points", "strong")
+        sheet.text(right + 16, y + 52, f"error {error:.1f} points", "strong")
     return sheet.finish()

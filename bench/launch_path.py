@@ -1,11 +1,11 @@
-"""Measures what XSched adds to a launch and to a wait, on the stand-in for NVIDIA's driver, and prints what was seen as JSON.
+"""Measures what XSched adds to a launch and to a wait, on the stand-in for NVIDIA's driver, and prints the results as JSON.
 
   cargo build --release --workspace
   python3 bench/launch_path.py [--rounds 7] > bench/results/launch-path.json
 
-Without XSched, alone under it, and as the more important of two of which the other has nothing to do: all take turns, so that what else the
-machine does meets all of them. The launches are such that the driver refuses at once. On the default stream the driver is asked
-for the current context, too.
+Compares three settings: without XSched, alone under XSched, and with the higher priority beside an idle program. They alternate, so that
+other load on the machine affects all of them. The driver rejects the launches at once. On the default stream the library also queries the
+current context.
 """
 import argparse
 import contextlib
@@ -29,30 +29,30 @@ MEASURED = {"a launch on a stream of its own, ns": ["launches", "own", LAUNCHES]
             "the same, waited for by an event, us": ["foreground", "event", WAITS, 1, 5, 0]}
 
 
-class Stage(Standin):
+class Environment(Standin):
     """The stand-in, the programs and a service."""
 
     def __init__(self, place):
-        super().__init__(place, {words[0] for words in MEASURED.values()})
+        super().__init__(place, {arguments[0] for arguments in MEASURED.values()})
 
     def start(self, *command):
         return subprocess.Popen([str(word) for word in command], env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def run(self, options, name, *arguments):
-        """What a program says, under the scheduler with these options, or without."""
-        under = [] if options is None else [BUILT / "xsched", "run", *options, "--"]
-        return self.start(*under, self.place / name, *arguments)
+        """Starts a program, under the scheduler with these options, or without."""
+        prefix = [] if options is None else [BUILT / "xsched", "run", *options, "--"]
+        return self.start(*prefix, self.place / name, *arguments)
 
-    def median(self, options, *words):
-        with self.run(options, *words) as program:
-            said, _ = program.communicate("\n", timeout=120)
+    def median(self, options, *arguments):
+        with self.run(options, *arguments) as program:
+            output, _ = program.communicate("\n", timeout=120)
         if program.returncode != 0:
-            sys.exit(f"{' '.join(map(str, words))} ended with {program.returncode}")
-        return statistics.median(float(line) for line in said.split() if line != "idle")
+            sys.exit(f"{' '.join(map(str, arguments))} exited with {program.returncode}")
+        return statistics.median(float(line) for line in output.split() if line != "idle")
 
     @contextlib.contextmanager
     def idle(self):
-        """Beside a less important program that has nothing to do."""
+        """Runs the measurement beside an idle program of lower priority."""
         with self.run(["--priority", "low"], "foreground", "stream", 1, 1, 5, 0) as program:
             while program.stdout.readline().strip() != "idle":
                 pass
@@ -68,25 +68,25 @@ class Stage(Standin):
                 until = time.monotonic() + 30
                 while not (self.place / "socket").exists():
                     if time.monotonic() > until:
-                        sys.exit("the service does not begin")
+                        sys.exit("the service did not start within 30 s")
                     time.sleep(0.05)
                 yield
             finally:
                 service.terminate()
 
 
-def measure(stage, rounds):
-    seen = {what: {"without XSched": [], "alone under it": [], "beside one that is idle": []} for what in MEASURED}
+def measure(environment, rounds):
+    seen = {what: {"without XSched": [], "alone under XSched": [], "beside an idle program": []} for what in MEASURED}
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
-        for what, words in MEASURED.items():
-            seen[what]["without XSched"].append(stage.median(None, *words))
-            seen[what]["alone under it"].append(stage.median(["--priority", "high"], *words))
-        with stage.idle():
-            for what, words in MEASURED.items():
-                seen[what]["beside one that is idle"].append(stage.median(["--priority", "high"], *words))
-    return {what: {scene: {"median": statistics.median(all_), "low": min(all_), "high": max(all_)} for scene, all_ in scenes.items()}
-            for what, scenes in seen.items()}
+        for what, arguments in MEASURED.items():
+            seen[what]["without XSched"].append(environment.median(None, *arguments))
+            seen[what]["alone under XSched"].append(environment.median(["--priority", "high"], *arguments))
+        with environment.idle():
+            for what, arguments in MEASURED.items():
+                seen[what]["beside an idle program"].append(environment.median(["--priority", "high"], *arguments))
+    return {what: {scenario: {"median": statistics.median(all_), "low": min(all_), "high": max(all_)} for scenario, all_ in scenarios.items()}
+            for what, scenarios in seen.items()}
 
 
 def main():
@@ -94,9 +94,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="xsched-launches-") as place:
-        stage = Stage(place)
-        with stage.service():
-            seen = measure(stage, args.rounds)
+        environment = Environment(place)
+        with environment.service():
+            seen = measure(environment, args.rounds)
     with open("/proc/cpuinfo") as file:
         processor = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown")
     print(json.dumps({"date": datetime.date.today().isoformat(), "processor": f"{len(os.sched_getaffinity(0))} cores of {processor}",

@@ -1,4 +1,4 @@
-"""Checks what measures: `python3 -m unittest discover -s bench`. Needs neither a GPU nor PyTorch."""
+"""Tests of the benchmark scripts: `python3 -m unittest discover -s bench`. Needs neither a GPU nor PyTorch."""
 import json
 import os
 import shutil
@@ -15,12 +15,12 @@ import report
 
 
 class Figures(unittest.TestCase):
-    def test_percentiles_are_values_that_were_seen(self):
+    def test_percentiles_are_measured_values(self):
         values = list(range(1, 201))
         self.assertEqual([harness.percentile(values, p) for p in (50, 99, 100)], [100, 198, 200])
         self.assertEqual(harness.latency_figures([1.0])["halves"][0]["n"], 1)
 
-    def test_rates_are_those_of_the_window(self):
+    def test_rates_cover_the_window(self):
         steps = [(0.0, 0), (1.0, 10), (2.0, 10), (4.0, 50)]
         self.assertEqual(harness.rates(steps, 0.0, 4.0, 4), [10, 0, 20, 20])
         self.assertEqual(harness.rates(steps, 0.5, 1.5, 1), [5])
@@ -33,24 +33,24 @@ class Programs(unittest.TestCase):
     def start(self, code):
         return harness.Program("a program", [sys.executable, "-c", code], dict(os.environ))
 
-    def runs(self, pid):
+    def is_running(self, pid):
         try:
             with open(f"/proc/{pid}/stat") as file:
                 return file.read().rsplit(")", 1)[1].split()[0] != "Z"
         except OSError:
             return False
 
-    def test_a_program_that_fails_says_why(self):
+    def test_failing_program_is_reported_with_its_stderr(self):
         with self.start("import sys; sys.exit('no such GPU')") as program:
-            with self.assertRaisesRegex(harness.Failure, "ended early with 1. no such GPU"):
+            with self.assertRaisesRegex(harness.Failure, "exited early with 1. no such GPU"):
                 program.expect("ready", 30)
 
-    def test_a_program_that_is_silent_is_given_up(self):
+    def test_silent_program_times_out(self):
         with self.start("import time; print('{}'); time.sleep(60)") as program:
-            with self.assertRaisesRegex(harness.Failure, "nothing within"):
+            with self.assertRaisesRegex(harness.Failure, "no such event within"):
                 program.expect("ready", 0.3)
 
-    def test_nothing_is_left_behind(self):
+    def test_end_kills_child_processes(self):
         code = ("import subprocess, sys, json, time, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
                 "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
                 "print(json.dumps({'event': 'ready', 'child': child.pid}), flush=True); time.sleep(600)")
@@ -58,22 +58,22 @@ class Programs(unittest.TestCase):
         child = program.expect("ready", 30)["child"]
         program.end(0.1)
         until = time.monotonic() + 30
-        while self.runs(child):
-            self.assertLess(time.monotonic(), until, "its child lives on")
+        while self.is_running(child):
+            self.assertLess(time.monotonic(), until, "its child still runs")
             time.sleep(0.01)
         self.assertNotIn(program, harness.Program.alive)
 
-    def test_a_scene_that_fails_is_kept_and_the_others_go_on(self):
-        clock = harness.Clock(60)
+    def test_failed_scenario_is_recorded_and_the_next_ones_run(self):
+        budget = harness.Budget(60)
 
         def fails(error):
             raise error
-        self.assertIsNone(clock.scene("one", 1, fails, harness.Failure("it broke")))
-        self.assertIsNone(clock.scene("two", 1, fails, harness.Missing("no MPS")))
-        self.assertIsNone(clock.scene("three", 61, fails, None))
-        self.assertEqual(clock.scene("four", 1, lambda: 4), 4)
-        self.assertEqual([error["what"] for error in clock.errors], ["one"])
-        self.assertEqual([skipped["what"] for skipped in clock.skipped], ["two", "three"])
+        self.assertIsNone(budget.run("one", 1, fails, harness.Failure("it broke")))
+        self.assertIsNone(budget.run("two", 1, fails, harness.Missing("no MPS")))
+        self.assertIsNone(budget.run("three", 61, fails, None))
+        self.assertEqual(budget.run("four", 1, lambda: 4), 4)
+        self.assertEqual([error["what"] for error in budget.errors], ["one"])
+        self.assertEqual([skipped["what"] for skipped in budget.skipped], ["two", "three"])
 
 
 class Report(unittest.TestCase):
@@ -81,7 +81,7 @@ class Report(unittest.TestCase):
         command = [sys.executable, os.path.join(HERE, "report.py"), "--root", root, *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
-    def test_a_figure_that_was_changed_by_hand_is_noticed(self):
+    def test_check_detects_a_manually_changed_figure(self):
         with tempfile.TemporaryDirectory() as root:
             os.makedirs(os.path.join(root, "bench"))
             shutil.copytree(os.path.join(HERE, "results"), os.path.join(root, "bench/results"))
@@ -99,7 +99,7 @@ class Report(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
             self.assertIn("README.md", done.stderr)
 
-    def test_quick_results_do_not_count_and_newer_ones_do(self):
+    def test_quick_results_are_ignored_and_newer_ones_preferred(self):
         with tempfile.TemporaryDirectory() as directory:
             for name, date, quick in (("a", "2026-01-02", False), ("b", "2026-01-03", True), ("c", "2026-01-01", False)):
                 with open(os.path.join(directory, name + ".json"), "w") as file:

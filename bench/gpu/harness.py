@@ -1,4 +1,4 @@
-"""What the measurements share: a service of their own, programs that are always ended, figures, and a clock."""
+"""Shared by the measurements: a separate service, child programs that are always ended, statistics, and a time budget."""
 import atexit
 import fcntl
 import json
@@ -18,23 +18,23 @@ PROGRAMS = os.path.join(HERE, "programs.py")
 
 
 class Failure(Exception):
-    """A measurement that did not work; the others go on."""
+    """A measurement that failed; the others continue."""
 
 
 class Missing(Failure):
-    """Something that this machine does not have: the measurement is left out."""
+    """A requirement that this machine lacks: the measurement is skipped."""
 
 
 class Program:
-    """A process in a group of its own that prints lines of JSON and is told what to do by lines of JSON."""
+    """A process in its own process group that prints lines of JSON and receives commands as lines of JSON."""
 
     alive = set()
 
     def __init__(self, name, command, environment):
         self.name, self.command = name, command
-        self.events, self.said, self.ended = queue.Queue(), [], False
+        self.events, self.received, self.ended = queue.Queue(), [], False
         self.errors = tempfile.TemporaryFile("w+", errors="replace")
-        # Where we read is also where the program writes, unless it appends.
+        # Parent and child share the file offset, so the child must append.
         fcntl.fcntl(self.errors, fcntl.F_SETFL, fcntl.fcntl(self.errors, fcntl.F_GETFL) | os.O_APPEND)
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
                                         env=environment, start_new_session=True, text=True, errors="replace")
@@ -52,43 +52,43 @@ class Program:
             except ValueError:
                 continue
             if isinstance(event, dict):
-                self.said.append(event)
+                self.received.append(event)
                 self.events.put(event)
         self.events.put(None)
 
-    def stderr(self, most=1500):
+    def stderr(self, limit=1500):
         self.errors.seek(0)
-        return self.errors.read()[-most:].strip()
+        return self.errors.read()[-limit:].strip()
 
-    def tell(self, **what):
+    def send(self, **command):
         try:
-            self.process.stdin.write(json.dumps(what) + "\n")
+            self.process.stdin.write(json.dumps(command) + "\n")
             self.process.stdin.flush()
         except (OSError, ValueError):
-            raise Failure(f"{self.name} has ended: {self.stderr()}") from None
+            raise Failure(f"{self.name} has exited: {self.stderr()}") from None
 
-    def expect(self, wanted, timeout):
-        """Waits for the line that `wanted`, a name of an event or a test, is about."""
-        test = wanted if callable(wanted) else lambda event: event.get("event") == wanted
+    def expect(self, expected, timeout):
+        """Waits for an event: by name, or for one that satisfies a predicate."""
+        test = expected if callable(expected) else lambda event: event.get("event") == expected
         until = time.monotonic() + timeout
         while True:
             try:
                 event = self.events.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                raise Failure(f"{self.name}: nothing within {timeout:.0f} s. {self.stderr()}") from None
+                raise Failure(f"{self.name}: no such event within {timeout:.0f} s. {self.stderr()}") from None
             if event is None:
-                raise Failure(f"{self.name} ended early with {self.process.wait(10)}. {self.stderr()}")
+                raise Failure(f"{self.name} exited early with {self.process.wait(10)}. {self.stderr()}")
             if event.get("event") == "error":
                 raise Failure(f"{self.name}: {event.get('what')}")
             if test(event):
                 return event
 
     def result(self, timeout):
-        """What a `gpu-worker` says at its end; its lines have no name."""
+        """The final line of a `gpu-worker`, which has no event name."""
         return self.expect(lambda event: "mode" in event, timeout)
 
-    def end(self, patience=5.0):
-        """Ends it and everything it started: kindly, then not."""
+    def end(self, timeout=5.0):
+        """Ends it and everything that it started: by closing its input, then by SIGTERM, then by SIGKILL."""
         if self.ended:
             return self.process.returncode
         self.ended = True
@@ -96,7 +96,7 @@ class Program:
             self.process.stdin.close()
         except OSError:
             pass
-        for number, wait in ((None, patience), (signal.SIGTERM, 2.0)):
+        for number, wait in ((None, timeout), (signal.SIGTERM, 2.0)):
             try:
                 if number is not None:
                     os.killpg(self.pid, number)
@@ -104,7 +104,7 @@ class Program:
                 break
             except (subprocess.TimeoutExpired, OSError):
                 continue
-        # Its children may outlive it, so the group is ended in any case.
+        # Its children may outlive it, so the process group is killed in any case.
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except OSError:
@@ -120,8 +120,8 @@ class Program:
         self.end()
 
 
-class Stage:
-    """A service of its own in a directory of its own, and the programs on it."""
+class Environment:
+    """A separate service in a temporary directory, and the programs that use it."""
 
     def __init__(self, xsched):
         self.xsched = os.path.abspath(xsched)
@@ -129,29 +129,29 @@ class Stage:
         self.environment = dict(os.environ, XSCHED_SOCKET=os.path.join(self.directory, "socket"))
         for name in ("LD_PRELOAD", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_CLIENT_PRIORITY"):
             self.environment.pop(name, None)
-        # Errors of the library are to be seen, and nothing is downloaded.
+        # Shows errors of the library; disables downloads.
         self.environment.update(XLOG_LEVEL="ERRO", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
         self.service = None
         self.calibration = []
-        # Only where the programs are tried out without a GPU.
+        # For trying the programs out without a GPU.
         self.program_arguments = os.environ.get("BENCH_PROGRAM_ARGUMENTS", "").split()
         atexit.register(self.close)
 
     def start_service(self, *options):
-        # Ends by itself should we be killed, but not while programs are being imported.
+        # Exits by itself if this process is killed, but not while programs are being imported.
         command = [self.xsched, "serve", "--quiet", "--idle-exit", "600", *options]
         self.service = Program("the service", command, self.environment)
         until = time.monotonic() + 15
         while time.monotonic() < until:
             if self.service.process.poll() is not None:
-                raise Failure(f"the service ended: {self.service.stderr()}")
+                raise Failure(f"the service exited: {self.service.stderr()}")
             if self.tool("policy", "--json", check=False).returncode == 0:
                 return
             time.sleep(0.05)
-        raise Failure("the service does not answer within 15 s")
+        raise Failure("the service did not reply within 15 s")
 
     def kill_service(self):
-        """As hard as can be."""
+        """Kills the service with SIGKILL."""
         try:
             os.killpg(self.service.pid, signal.SIGKILL)
         except OSError:
@@ -163,7 +163,7 @@ class Stage:
             done = subprocess.run([self.xsched, *arguments], env=self.environment, capture_output=True, text=True,
                                   errors="replace", timeout=timeout, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
-            raise Failure(f"xsched {' '.join(arguments)}: no answer within {timeout} s") from None
+            raise Failure(f"xsched {' '.join(arguments)}: no reply within {timeout} s") from None
         if check and done.returncode != 0:
             raise Failure(f"xsched {' '.join(arguments)}: {done.stderr.strip()}")
         return done
@@ -172,38 +172,38 @@ class Stage:
         return json.loads(self.tool("ps", "--json", "--sample", "1ms").stdout)
 
     def start(self, name, command, options=None, **variables):
-        """Starts a program: plainly, or under `xsched run` with these options."""
+        """Starts a program, directly or under `xsched run` with these options."""
         if options is not None:
             command = [self.xsched, "run", *options, "--", *command]
         environment = {**self.environment, **{key: str(value) for key, value in variables.items()}}
         return Program(name, command, environment)
 
     def python(self, name, options=None, **variables):
-        """One of `programs.py`."""
+        """Starts a program of `programs.py`."""
         return self.start(name, [sys.executable, PROGRAMS, name, *self.program_arguments], options, **variables)
 
     def worker(self, mode, *arguments, options=None, **variables):
-        """`xsched bench gpu-worker`."""
+        """Starts `xsched bench gpu-worker`."""
         command = [self.xsched, "bench", "gpu-worker", mode, *map(str, arguments), *self.calibration]
         return self.start(f"gpu-worker {mode}", command, options, **variables)
 
-    def must_be_scheduled(self, program, wanted):
-        """The level that a program is scheduled at, which has to be the one it was started with."""
+    def wait_until_scheduled(self, program, expected):
+        """The preemption level of a scheduled program; fails unless it is the expected one."""
         until = time.monotonic() + 15
         while True:
             levels = {queue["level"] for queue in self.ps().get("queues", []) if queue["pid"] == program.pid}
-            refused = "unscheduled" in program.stderr()
+            rejected = "unscheduled" in program.stderr()
             if program.process.poll() is not None:
-                raise Failure(f"{program.name} ended with {program.process.returncode}. {program.stderr()}")
-            if levels or refused or time.monotonic() > until:
+                raise Failure(f"{program.name} exited with {program.process.returncode}. {program.stderr()}")
+            if levels or rejected or time.monotonic() > until:
                 break
             time.sleep(0.05)
         if not levels and "supports level" in program.stderr():
             raise Missing(program.stderr().splitlines()[-1])
         if not levels:
             raise Failure(f"{program.name} is not scheduled. {program.stderr()}")
-        if wanted is not None and max(levels) != wanted:
-            raise Failure(f"{program.name} is scheduled at level {max(levels)}, not {wanted}. {program.stderr()}")
+        if expected is not None and max(levels) != expected:
+            raise Failure(f"{program.name} is scheduled at level {max(levels)}, not {expected}. {program.stderr()}")
         return max(levels)
 
     def close(self):
@@ -216,15 +216,15 @@ class Stage:
 
 
 def end_on_signals():
-    """So that what was started is ended too."""
+    """Exits on signals, so that the child programs are ended."""
     def stop(number, _):
         sys.exit(128 + number)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
 
 
-class Clock:
-    """How long it may take, and what was left out for that."""
+class Budget:
+    """The time budget, and the scenarios that were skipped or failed."""
 
     def __init__(self, budget):
         self.began, self.budget = time.monotonic(), budget
@@ -236,15 +236,15 @@ class Clock:
     def left(self):
         return self.budget - self.spent()
 
-    def say(self, text):
+    def log(self, text):
         print(f"[{self.spent():5.0f} s, {max(0, self.left()):4.0f} s left] {text}", flush=True)
 
-    def scene(self, name, seconds, function, *arguments):
-        """Runs one scene if there is time for it. None if there was not, or it failed; both are remembered."""
+    def run(self, name, seconds, function, *arguments):
+        """Runs one scenario if there is time for it. Returns None if there was not, or if it failed; both are recorded."""
         if self.left() < seconds:
-            self.skip(name, f"needs about {seconds:.0f} s, {max(0, self.left()):.0f} s were left")
+            self.skip(name, f"needs about {seconds:.0f} s, {max(0, self.left()):.0f} s left")
             return None
-        self.say(name)
+        self.log(name)
         try:
             return function(*arguments)
         except Missing as reason:
@@ -271,7 +271,7 @@ median = statistics.median
 
 
 def latency_figures(values):
-    """Of latencies in milliseconds, as `xsched bench gpu-worker` gives them."""
+    """Statistics of latencies in milliseconds, as `xsched bench gpu-worker` prints them."""
     def of(part):
         return {"n": len(part), "p50_ms": round(percentile(part, 50), 4), "p90_ms": round(percentile(part, 90), 4),
                 "p99_ms": round(percentile(part, 99), 4), "max_ms": round(max(part), 4),
@@ -281,7 +281,7 @@ def latency_figures(values):
 
 
 def progress_at(steps, at):
-    """How much was done at a time, given (time, done) in order: in between as if done evenly."""
+    """The progress at a time, interpolated linearly, given (time, done) in order."""
     if at <= steps[0][0]:
         return steps[0][1]
     for (earlier, done), (later, more) in zip(steps, steps[1:]):
@@ -291,9 +291,9 @@ def progress_at(steps, at):
 
 
 def rates(steps, begin, end, pieces=None):
-    """What was done per second, in pieces of about a second of the time from begin to end."""
+    """The rate per second, in intervals of about a second between begin and end."""
     if not steps:
-        raise Failure("the background did nothing")
+        raise Failure("the background made no progress")
     pieces = pieces or max(2, round(end - begin))
     width = (end - begin) / pieces
     marks = [progress_at(steps, begin + piece * width) for piece in range(pieces + 1)]
@@ -301,5 +301,5 @@ def rates(steps, begin, end, pieces=None):
 
 
 def steps_of_load(program):
-    """Of a `gpu-worker load` that reports."""
-    return [(event["at"], event["kernels"]) for event in list(program.said) if "at" in event]
+    """The progress of a `gpu-worker load` with --report-ms."""
+    return [(event["at"], event["kernels"]) for event in list(program.received) if "at" in event]

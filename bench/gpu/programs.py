@@ -1,11 +1,11 @@
-"""The PyTorch programs that are measured. They know nothing of scheduling.
+"""The PyTorch programs that are measured. They are not aware of scheduling.
 
-A program imports what it needs and says so; then it does what lines of JSON on its input tell it, one after the other:
-  {"do": "prepare"}                                    builds the model on the GPU, warms up, tells the result's checksum
-  {"do": "serve", "requests": N, "period_ms": P}       requests at irregular times, and how long each took
-  {"do": "iterate", "seconds": S}                      one iteration after the other, and how long each took
-  {"do": "start"} ... {"do": "stop"}                   the same until it is told to stop, and when each ended
-It ends with its input. Times are of the system's monotonic clock.
+A program imports what it needs and prints an event. Then it executes the commands on its input, lines of JSON, in order:
+  {"do": "prepare"}                                    builds the model on the GPU, warms up, prints the result's checksum
+  {"do": "serve", "requests": N, "period_ms": P}       serves requests at irregular times, prints their latencies
+  {"do": "iterate", "seconds": S}                      runs iterations, prints their durations
+  {"do": "start"} ... {"do": "stop"}                   runs iterations until stopped, prints when each ended
+It exits at the end of its input. Times are those of the system's monotonic budget.
 """
 import argparse
 import hashlib
@@ -21,7 +21,7 @@ from harness import latency_figures
 
 parser = argparse.ArgumentParser()
 parser.add_argument("program")
-parser.add_argument("--device", default="cuda", help="cpu to try the programs out where there is no GPU")
+parser.add_argument("--device", default="cuda", help="cpu to try the programs out without a GPU")
 parser.add_argument("--small", action="store_true", help="smaller models, for the same purpose")
 args = parser.parse_args()
 
@@ -50,7 +50,7 @@ def checksum(tensor):
 
 
 class Eager:
-    """A model that is called from Python, kernel by kernel."""
+    """A model that launches its kernels from Python one by one."""
 
     def __init__(self, build):
         torch.manual_seed(0)
@@ -74,7 +74,7 @@ class Eager:
 
 
 class Graph(Eager):
-    """The same as one CUDA graph, on a stream of its own."""
+    """The same model as one CUDA graph, on its own stream."""
 
     def __init__(self, build, priority=0):
         super().__init__(build)
@@ -100,7 +100,7 @@ class Graph(Eager):
 
 
 class Tokens(Graph):
-    """A step as one CUDA graph, over and over: each is waited for, because its token decides how to go on."""
+    """One CUDA graph per token, synchronized after each: the token determines the next step."""
 
     TOKENS = 20
 
@@ -119,7 +119,7 @@ class Tokens(Graph):
 
 
 class Decoder:
-    """A small decoder that generates tokens one after the other, with a cache."""
+    """A small decoder that generates tokens one by one, with a cache."""
 
     TOKENS = 16
 
@@ -181,10 +181,10 @@ class Training:
 
 
 class Streams(Graph):
-    """The service and the training as two threads of one program, the service's stream with the highest priority."""
+    """The service and the training as two threads of one program; the service's stream has the highest priority."""
 
     def __init__(self, build):
-        # Or each would wait for the other's Python for 5 ms at a time.
+        # Otherwise each thread would wait up to 5 ms for the GIL.
         sys.setswitchinterval(2e-4)
         highest = 0
         if CUDA:
@@ -254,11 +254,11 @@ def read(commands, stop):
 
 
 def serve(program, requests, period_ms):
-    latencies, dice = [], random.Random(1)
+    latencies, rng = [], random.Random(1)
     begin = due = time.monotonic()
     for _ in range(requests):
-        # Between 0.75 and 1.25 periods, so that requests meet the others at every phase; the same in every scene.
-        due = max(due + period_ms / 1e3 * dice.uniform(0.75, 1.25), time.monotonic())
+        # Between 0.75 and 1.25 periods, so that requests arrive at every phase of the background; the same in every scenario.
+        due = max(due + period_ms / 1e3 * rng.uniform(0.75, 1.25), time.monotonic())
         time.sleep(max(0.0, due - time.monotonic()))
         arrived = time.monotonic()
         program.request()
@@ -294,17 +294,17 @@ def main():
     threading.Thread(target=read, args=(commands, stop), daemon=True).start()
     emit("imported", torch=torch.__version__, python=sys.version.split()[0])
     while (command := commands.get()) is not None:
-        deed = command.pop("do")
-        if deed == "prepare":
+        action = command.pop("do")
+        if action == "prepare":
             program = PROGRAMS[args.program]()
             for _ in range(2 if args.small else 10):
                 program.request()
             emit("ready", checksum=program.checksum())
-        elif deed == "serve":
+        elif action == "serve":
             serve(program, **command)
-        elif deed == "iterate":
+        elif action == "iterate":
             iterate(program, **command)
-        elif deed == "start":
+        elif action == "start":
             stop.clear()
             running = threading.Thread(target=until_stopped, args=(program, stop), daemon=True)
             running.start()
@@ -317,6 +317,6 @@ try:
 except Exception as error:
     emit("error", what=f"{type(error).__name__}: {error}"[:1500])
     raise
-# Without the interpreter's farewell: a thread may still be using the GPU.
+# Exits without the interpreter's shutdown, because a thread may still use the GPU.
 sys.stdout.flush()
 os._exit(0)

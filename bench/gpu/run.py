@@ -1,9 +1,9 @@
-"""Measures XSched on an NVIDIA GPU, in one command and about seven minutes, and keeps what was seen as JSON.
+"""Measures XSched on an NVIDIA GPU in about seven minutes, and writes the results as JSON.
 
   python3 bench/gpu/run.py --xsched target/release/xsched
 
-Starts a service of its own and ends it. Needs PyTorch, torchvision and transformers for the programs that are measured; without
-them the rest is measured. What was left out, and what failed, is in the file too.
+Starts its own service and ends it. The measured programs need PyTorch, torchvision and transformers; without these the rest is
+measured. Skipped and failed scenarios are listed in the file.
 """
 import argparse
 import datetime
@@ -14,35 +14,35 @@ import subprocess
 import sys
 
 import sections
-from harness import HERE, Clock, Failure, Stage, end_on_signals
+from harness import HERE, Budget, Environment, Failure, end_on_signals
 
 RESULTS = os.path.join(os.path.dirname(HERE), "results")
-# Name -> (function, place in the file, the programs it needs), in the order of what matters most.
+# Name -> (function, keys in the file, the programs it needs), most important first.
 PARTS = {
-    "table": [(sections.table, ("table",), sections.table_crew), (sections.micro, ("table", "micro"), None)],
+    "table": [(sections.table, ("table",), sections.table_programs), (sections.micro, ("table", "micro"), None)],
     "tokens": [sections.services("tokens")],
     "latency": [(sections.latency, ("latency",), None)],
-    "overhead": [(sections.overhead, ("overhead",), sections.overhead_crew)],
+    "overhead": [(sections.overhead, ("overhead",), sections.overhead_programs)],
     "shares": [(sections.shares, ("shares",), None)],
-    "backgrounds": [(sections.backgrounds, ("backgrounds",), sections.backgrounds_crew)],
+    "backgrounds": [(sections.backgrounds, ("backgrounds",), sections.backgrounds_programs)],
     "eager": [sections.services("eager")],
 }
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--xsched", required=True, help="the program; its library is looked for beside it")
-    parser.add_argument("--out", help="where to write the results; else bench/results/, by the name of the GPU")
+    parser.add_argument("--xsched", required=True, help="the program; its library is expected beside it")
+    parser.add_argument("--out", help="the file for the results; by default bench/results/ with the name of the GPU")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--quick", action="store_true", help="fewer requests: to see that everything works")
+    parser.add_argument("--quick", action="store_true", help="fewer requests: to check that everything works")
     parser.add_argument("--budget-seconds", type=float, default=440)
     args = parser.parse_args()
     args.only = [part for part in args.only.split(",") if part]
     unknown = [part for part in args.only if part not in PARTS]
     if unknown or not args.only:
-        parser.error(f"there is no section {', '.join(unknown)}: there are {', '.join(PARTS)}")
+        parser.error(f"unknown section {', '.join(unknown)}: use one of {', '.join(PARTS)}")
     if not os.access(args.xsched, os.X_OK):
-        parser.error(f"{args.xsched} cannot be run")
+        parser.error(f"{args.xsched} is not executable")
     return args
 
 
@@ -74,54 +74,54 @@ def machine(args):
 
 
 def write(path, results):
-    draft = path + ".draft"
+    temporary = path + ".part"
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with open(draft, "w") as file:
+    with open(temporary, "w") as file:
         json.dump(results, file, indent=1)
         file.write("\n")
-    os.replace(draft, path)
+    os.replace(temporary, path)
 
 
-def calibrate(stage, results):
-    with stage.worker("calibrate") as worker:
+def calibrate(environment, results):
+    with environment.worker("calibrate") as worker:
         seen = worker.expect(lambda event: "calibration" in event, 60)
     results.update(gpu=seen["gpu"], cuda=seen["cuda"], kernel_us_per_launch=seen["us_per_launch"])
-    stage.calibration = ["--calibration", seen["calibration"]]
+    environment.calibration = ["--calibration", seen["calibration"]]
     print(f"{seen['gpu']}, driver {results['driver']}, CUDA {seen['cuda']}, xsched {results['xsched']}", flush=True)
 
 
 def main():
     args = arguments()
     end_on_signals()
-    clock, stage = Clock(args.budget_seconds), Stage(args.xsched)
+    budget, environment = Budget(args.budget_seconds), Environment(args.xsched)
     results = machine(args)
     try:
-        stage.start_service()
-        calibrate(stage, results)
+        environment.start_service()
+        calibrate(environment, results)
     except Failure as error:
         sys.exit(f"cannot measure: {error}")
     path = args.out or os.path.join(RESULTS, re.sub("[^a-z0-9]+", "-", results["gpu"].lower()).strip("-") + ".json")
-    results.update(skipped=clock.skipped, errors=clock.errors)
-    crew = sections.Crew(stage, clock)
+    results.update(skipped=budget.skipped, errors=budget.errors)
+    pool = sections.ProgramPool(environment, budget)
     parts = [part for name in args.only for part in PARTS[name]]
     try:
         needed = {}
         for _, _, programs in parts:
-            needed.update(programs(stage.directory) if programs else {})
-        crew.call(needed)
-        results["pytorch"] = crew.versions.get("torch")
-        for function, place, _ in parts:
+            needed.update(programs(environment.directory) if programs else {})
+        pool.start(needed)
+        results["pytorch"] = pool.versions.get("torch")
+        for function, keys, _ in parts:
             out = results
-            for name in place:
+            for name in keys:
                 out = out.setdefault(name, {})
-            clock.scene(place[-1], 5, function, stage, clock, crew, out, args.quick)
+            budget.run(keys[-1], 5, function, environment, budget, pool, out, args.quick)
             write(path, results)
     finally:
-        results["seconds"] = round(clock.spent())
+        results["seconds"] = round(budget.spent())
         write(path, results)
-        stage.close()
-    print(f"\n{len(clock.errors)} scenes failed, {len(clock.skipped)} were left out, {clock.spent():.0f} s: {path}")
-    sys.exit(1 if clock.errors else 0)
+        environment.close()
+    print(f"\n{len(budget.errors)} scenarios failed, {len(budget.skipped)} were skipped, {budget.spent():.0f} s: {path}")
+    sys.exit(1 if budget.errors else 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// A plain CUDA C program: streams, events, copies and a graph; prints a hash of what it computed.
+// A plain CUDA C program: streams, events, copies and a graph; prints a hash of its results.
 #include <cstdint>
 #include <cstdio>
 #include <vector>
@@ -31,12 +31,12 @@ int main() {
     cudaEvent_t event;
     CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     for (int s = 0; s < streams; s++) CHECK(cudaStreamCreateWithFlags(&stream[s], cudaStreamNonBlocking));
-    // Long enough that the scheduler can be asked about it.
+    // Long enough that the scheduler's status can be queried.
     for (int step = 0; step < 20000; step++) {
         int s = step % streams;
         stir<<<count / 256, 256, 0, stream[s]>>>(data + (size_t)s * count, count, step);
         if (step % 50 == 49) {
-            // The next stream goes on with what this one has done.
+            // The next stream continues with the result of this one.
             CHECK(cudaEventRecord(event, stream[s]));
             CHECK(cudaStreamWaitEvent(stream[(s + 1) % streams], event, 0));
         }

@@ -1,10 +1,10 @@
-"""Do programs compute the same under XSched? Bit for bit, with a load competing for the GPU.
+"""Checks that programs compute the same results under XSched, bit for bit, with a competing load on the GPU.
 
   python3 bench/gpu/same_results.py --xsched target/release/xsched [--only resnet152,bert] [--out FILE.json]
 
-Runs each program without and with `xsched run` and compares the sha256 of what it computed. While it runs under XSched, the
-scheduler is asked whether it really knows it: a program that is not scheduled proves nothing. A program that cannot run here
-without XSched either is left out, with the reason.
+Runs each program without and with `xsched run` and compares the sha256 of its results. While it runs under XSched, the scheduler is
+queried for its task: a program that is not scheduled proves nothing. A program that does not run without XSched either is skipped,
+with the reason.
 """
 import argparse
 import json
@@ -16,23 +16,23 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from harness import HERE, Clock, Failure, Missing, Stage, end_on_signals
+from harness import HERE, Budget, Failure, Missing, Environment, end_on_signals
 
 PROGRAMS = os.path.join(HERE, "same_results_programs.py")
 PYTHON = ["resnet152", "bert", "graph", "training", "compile", "dataloader", "spawn", "cupy", "jax"]
 C_PROGRAMS = {"cuda-c-static": "static", "cuda-c-shared": "shared"}
-PATIENCE = 90
-# XLA tries kernels out and takes the fastest, which depends on who else uses the GPU: not here.
+RESULT_TIMEOUT_S = 90
+# XLA measures kernels and selects the fastest, which depends on the other load on the GPU: disabled.
 VARIABLES = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
              "XLA_FLAGS": "--xla_gpu_autotune_level=0"}
 
 
-def build_c(stage, kind):
-    """With nvcc, which links the runtime either way."""
+def build_c(environment, kind):
+    """Compiles with nvcc, which links the runtime statically or dynamically."""
     nvcc = shutil.which("nvcc") or ("/usr/local/cuda/bin/nvcc" if os.path.exists("/usr/local/cuda/bin/nvcc") else None)
     if nvcc is None:
         raise Missing("nvcc is not installed")
-    program = os.path.join(stage.directory, f"same_results_{kind}")
+    program = os.path.join(environment.directory, f"same_results_{kind}")
     done = subprocess.run([nvcc, "-O2", f"--cudart={kind}", "-o", program, os.path.join(HERE, "same_results.cu")],
                           capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
@@ -40,24 +40,24 @@ def build_c(stage, kind):
     return [program]
 
 
-def command_of(stage, name):
+def command_of(environment, name):
     if name in C_PROGRAMS:
-        return build_c(stage, C_PROGRAMS[name])
+        return build_c(environment, C_PROGRAMS[name])
     return [sys.executable, PROGRAMS, name]
 
 
 class Watch:
-    """Asks the scheduler, as long as a program runs, what it knows of it and of its children."""
+    """Queries the scheduler for the tasks of a program and its children while the program runs."""
 
-    def __init__(self, stage, pid):
-        self.stage, self.pid, self.seen, self.over = stage, pid, {}, threading.Event()
-        self.thread = threading.Thread(target=self.look, daemon=True)
+    def __init__(self, environment, pid):
+        self.environment, self.pid, self.seen, self.over = environment, pid, {}, threading.Event()
+        self.thread = threading.Thread(target=self.poll, daemon=True)
         self.thread.start()
 
-    def look(self):
+    def poll(self):
         while not self.over.is_set():
             try:
-                for task in self.stage.ps().get("tasks", []):
+                for task in self.environment.ps().get("tasks", []):
                     if task["pid"] == self.pid or self.is_child(task["pid"]):
                         known = self.seen.setdefault(task["pid"], {"launches": 0, "preemptions": 0, "held_ms": 0})
                         known["launches"] = max(known["launches"], task["launches"])
@@ -68,7 +68,7 @@ class Watch:
             self.over.wait(0.05)
 
     def is_child(self, pid):
-        """Every program is started in a session of its own, which its children are in too."""
+        """Every program is started in its own session, which its children inherit."""
         try:
             return os.getsid(pid) == self.pid
         except OSError:
@@ -80,29 +80,29 @@ class Watch:
         return list(self.seen.values())
 
 
-def run(stage, name, command, options):
-    """The sha256 that a program prints, how long it took, and what the scheduler knew of it."""
+def run(environment, name, command, options):
+    """Runs a program. Returns its sha256, its duration, and the tasks that the scheduler reported."""
     began = time.monotonic()
-    with stage.start(name, command, options, **VARIABLES) as program:
-        watch = Watch(stage, program.pid) if options is not None else None
+    with environment.start(name, command, options, **VARIABLES) as program:
+        watch = Watch(environment, program.pid) if options is not None else None
         try:
-            result = program.expect("sha256", PATIENCE)
+            result = program.expect("sha256", RESULT_TIMEOUT_S)
             known = watch.end() if watch else []
             status = program.end(30)
         finally:
             if watch:
                 watch.over.set()
     if status != 0:
-        raise Failure(f"{name} ended with {status}. {program.stderr()}")
+        raise Failure(f"{name} exited with {status}. {program.stderr()}")
     return {"sha256": result["sha256"], "seconds": round(time.monotonic() - began, 1), "tasks": known}
 
 
-def compare(stage, name, report):
-    command = command_of(stage, name)
-    native = run(stage, name, command, None)
-    scheduled = run(stage, name, command, ["--priority", "normal"])
-    if native["sha256"] != scheduled["sha256"] and run(stage, name, command, None)["sha256"] != native["sha256"]:
-        raise Failure(f"{name} gives another result every time, without XSched too")
+def compare(environment, name, report):
+    command = command_of(environment, name)
+    native = run(environment, name, command, None)
+    scheduled = run(environment, name, command, ["--priority", "normal"])
+    if native["sha256"] != scheduled["sha256"] and run(environment, name, command, None)["sha256"] != native["sha256"]:
+        raise Failure(f"{name} gives different results in every run, without XSched too")
     launches = sum(task["launches"] for task in scheduled["tasks"])
     report[name] = {"same": native["sha256"] == scheduled["sha256"], "scheduled": launches > 0, "launches": launches,
                     "native": native, "xsched": scheduled}
@@ -111,40 +111,40 @@ def compare(stage, name, report):
     print(f"    {name}: {verdict}, {known}, {native['seconds']} s and {scheduled['seconds']} s", flush=True)
 
 
-def company(stage):
-    """One more important than everybody else and one less, both without end: they interrupt, and are interrupted."""
+def start_competitors(environment):
+    """Starts one program with the highest and one with the lowest priority, both endless: the tested programs are preempted and preempt."""
     often = ["--kernels", 20, "--length-us", 100, "--requests", 1_000_000, "--period-ms", 15]
-    for worker in (stage.worker("latency", *often, options=["--priority", "255"]),
-                   stage.worker("load", "--length-us", 700, options=["--priority", "-255"])):
-        stage.must_be_scheduled(worker, None)
+    for worker in (environment.worker("latency", *often, options=["--priority", "255"]),
+                   environment.worker("load", "--length-us", 700, options=["--priority", "-255"])):
+        environment.wait_until_scheduled(worker, None)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xsched", required=True)
     parser.add_argument("--only", default=",".join([*PYTHON, *C_PROGRAMS]))
-    parser.add_argument("--together", type=int, default=4, help="how many at the same time: most of what they do is importing")
+    parser.add_argument("--together", type=int, default=4, help="how many run at the same time: importing takes most of their time")
     parser.add_argument("--out")
     parser.add_argument("--budget-seconds", type=float, default=540)
     args = parser.parse_args()
     names = args.only.split(",")
     unknown = [name for name in names if name not in PYTHON and name not in C_PROGRAMS]
     if unknown:
-        parser.error(f"there is no program {', '.join(unknown)}: there are {', '.join([*PYTHON, *C_PROGRAMS])}")
+        parser.error(f"unknown program {', '.join(unknown)}: use one of {', '.join([*PYTHON, *C_PROGRAMS])}")
     end_on_signals()
-    clock, stage, report = Clock(args.budget_seconds), Stage(args.xsched), {}
+    budget, environment, report = Budget(args.budget_seconds), Environment(args.xsched), {}
     try:
-        stage.start_service()
-        company(stage)
+        environment.start_service()
+        start_competitors(environment)
     except Failure as error:
         sys.exit(f"cannot compare: {error}")
     with ThreadPoolExecutor(args.together) as pool:
-        list(pool.map(lambda name: clock.scene(name, 10, compare, stage, name, report), names))
-    stage.close()
+        list(pool.map(lambda name: budget.run(name, 10, compare, environment, name, report), names))
+    environment.close()
     different = [name for name in report if not report[name]["same"]]
     unscheduled = [name for name in report if not report[name]["scheduled"]]
     summary = {"same": sorted(set(report) - set(different)), "different": different, "not_scheduled": unscheduled,
-               "failed": clock.errors, "skipped": clock.skipped, "programs": report}
+               "failed": budget.errors, "skipped": budget.skipped, "programs": report}
     if args.out:
         with open(args.out, "w") as file:
             json.dump(summary, file, indent=1)

@@ -1,4 +1,4 @@
-"""The programs of `same_results.py` and `soak.py`: each prints the sha256 of what it computed."""
+"""The programs of `same_results.py` and `soak.py`: each prints the sha256 of its results."""
 import hashlib
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 import time
 
 
-def say(*arrays):
+def print_digest(*arrays):
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(array.tobytes())
@@ -17,8 +17,8 @@ def host(*tensors):
     return [tensor.detach().float().contiguous().cpu().numpy() for tensor in tensors]
 
 
-def settled():
-    """PyTorch, with everything that may differ from run to run switched off."""
+def deterministic_torch():
+    """PyTorch with deterministic algorithms and a fixed seed."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     import torch
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -27,38 +27,38 @@ def settled():
     return torch
 
 
-def repeated(seconds, step):
-    """Does the same again and again for a while, so that it meets the others; every result must be the first."""
+def repeat(seconds, step):
+    """Repeats a step, so that it overlaps with other programs; every result must equal the first."""
     first, until = step(), time.monotonic() + seconds
     while time.monotonic() < until:
         again = step()
         if any(a.tobytes() != b.tobytes() for a, b in zip(first, again)):
-            sys.exit("the same step gave two results")
-    say(*first)
+            sys.exit("the same step gave two different results")
+    print_digest(*first)
 
 
 def resnet152():
-    torch = settled()
+    torch = deterministic_torch()
     import torchvision
     with torch.device("cuda"), torch.no_grad():
         model = torchvision.models.resnet152(weights=None, zero_init_residual=True).half().eval()
         x = torch.randn(16, 3, 224, 224).half()
-        repeated(2.0, lambda: host(model(x)))
+        repeat(2.0, lambda: host(model(x)))
 
 
 def bert():
-    torch = settled()
+    torch = deterministic_torch()
     import transformers
     config = transformers.BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
                                      intermediate_size=4096)
     with torch.device("cuda"), torch.no_grad():
         model = transformers.BertModel(config).half().eval()
         x = torch.randint(0, 30000, (8, 128))
-        repeated(2.0, lambda: host(model(x).last_hidden_state))
+        repeat(2.0, lambda: host(model(x).last_hidden_state))
 
 
 def graph():
-    torch = settled()
+    torch = deterministic_torch()
     import torchvision
     with torch.device("cuda"), torch.no_grad():
         model = torchvision.models.resnet50(weights=None, zero_init_residual=True).half().eval()
@@ -77,11 +77,11 @@ def graph():
             recorded.replay()
             stream.synchronize()
             return host(y)
-        repeated(2.0, replay)
+        repeat(2.0, replay)
 
 
 def train(torch, steps, batches):
-    # No pooling: its backward adds in any order.
+    # No pooling: its backward pass adds in arbitrary order.
     layers, width = [], 3
     for wider in (64, 128, 256, 512):
         layers += [torch.nn.Conv2d(width, wider, 3, stride=2), torch.nn.BatchNorm2d(wider), torch.nn.ReLU()]
@@ -96,44 +96,44 @@ def train(torch, steps, batches):
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
-    say(*host(torch.stack(losses), *model.state_dict().values()))
+    print_digest(*host(torch.stack(losses), *model.state_dict().values()))
 
 
 def training():
-    torch = settled()
+    torch = deterministic_torch()
     x, t = torch.randn(128, 3, 224, 224), torch.randint(0, 1000, (128,))
     train(torch, 20, [(x, t)] * 20)
 
 
 def compile_():
-    torch = settled()
+    torch = deterministic_torch()
     with torch.device("cuda"):
         model = torch.nn.Sequential(*(layer for _ in range(4) for layer in (torch.nn.Linear(512, 512), torch.nn.GELU())))
         x = torch.randn(256, 512)
     compiled = torch.compile(model)
     with torch.no_grad():
-        repeated(2.0, lambda: host(compiled(x)))
+        repeat(2.0, lambda: host(compiled(x)))
 
 
 class Numbers:
-    """Made up by the loader's worker processes."""
+    """A data set that the loader's worker processes generate."""
 
     def __len__(self):
         return 640
 
     def __getitem__(self, at):
         import torch
-        dice = torch.Generator().manual_seed(at)
-        return torch.randn(3, 96, 96, generator=dice), at % 1000
+        generator = torch.Generator().manual_seed(at)
+        return torch.randn(3, 96, 96, generator=generator), at % 1000
 
 
 def dataloader():
-    torch = settled()
+    torch = deterministic_torch()
     train(torch, 20, torch.utils.data.DataLoader(Numbers(), batch_size=32, num_workers=2))
 
 
 def child(number, results):
-    torch = settled()
+    torch = deterministic_torch()
     torch.manual_seed(number)
     x = torch.randn(512, 512, device="cuda")
     for _ in range(2000):
@@ -153,8 +153,8 @@ def spawn():
     for process in children:
         process.join(60)
         if process.exitcode != 0:
-            sys.exit(f"a child ended with {process.exitcode}")
-    say(*(numpy.frombuffer(found[number], dtype=numpy.float32) for number in sorted(found)))
+            sys.exit(f"a child exited with {process.exitcode}")
+    print_digest(*(numpy.frombuffer(found[number], dtype=numpy.float32) for number in sorted(found)))
 
 
 def cupy():
@@ -166,7 +166,7 @@ def cupy():
         for _ in range(20):
             y = cupy.tanh(y @ x + 0.5)
         return [cupy.asnumpy(y)]
-    repeated(2.0, step)
+    repeat(2.0, step)
 
 
 def jax():
@@ -180,7 +180,7 @@ def jax():
     if jax.devices()[0].platform not in ("gpu", "cuda"):
         sys.exit("JAX has no GPU here")
     x = jax.random.normal(jax.random.PRNGKey(0), (1024, 1024))
-    repeated(2.0, lambda: [numpy.asarray(step(x))])
+    repeat(2.0, lambda: [numpy.asarray(step(x))])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""An accelerator from Python without anything installed: HIP or the CUDA driver through ctypes.
+"""An accelerator from Python without further dependencies: HIP or the CUDA driver through ctypes.
 
-Both have the same functions under other names, so that one class serves both. On the stand-in for HIP a kernel is what its
-name says; on real HIP it is compiled by hiprtc; for CUDA it is given as PTX.
+Both have the same functions under different names, so one class serves both. On the HIP stand-in the name of a kernel determines
+what it does; real HIP compiles the kernels with hiprtc; CUDA gets them as PTX.
 """
 
 import ctypes
@@ -55,16 +55,16 @@ done:
 \0"""
 
 
-# Functions of the CUDA driver whose name means their second form.
-SECOND_FORM = {"MemAlloc", "MemcpyDtoH", "StreamDestroy", "StreamBeginCapture", "DevicePrimaryCtxReset", "DevicePrimaryCtxRelease"}
+# Functions of the CUDA driver whose plain name means their _v2 form.
+V2_FUNCTIONS = {"MemAlloc", "MemcpyDtoH", "StreamDestroy", "StreamBeginCapture", "DevicePrimaryCtxReset", "DevicePrimaryCtxRelease"}
 
 
 class Failure(Exception):
-    """A call of the vendor's failed."""
+    """A call of the vendor's library failed."""
 
 
 class Device:
-    """The first device, and three kernels on it."""
+    """The first device, with three kernels."""
 
     def __init__(self, platform):
         self.hip = platform != "cuda"
@@ -101,13 +101,13 @@ class Device:
             raise Failure(f"{name}: error {code}")
 
     def function(self, name):
-        """A function of the vendor's by the shared part of its name."""
+        """A function of the vendor by the shared part of its name."""
         if self.hip:
             return getattr(self.library, "hip" + {"MemAlloc": "Malloc"}.get(name, name))
-        return getattr(self.library, "cu" + name + ("_v2" if name in SECOND_FORM else ""))
+        return getattr(self.library, "cu" + name + ("_v2" if name in V2_FUNCTIONS else ""))
 
     def image(self):
-        """The kernels as this platform takes them."""
+        """The kernels in the form that this platform loads."""
         if self.standin:
             return b"any"
         if not self.hip:
@@ -126,7 +126,7 @@ class Device:
         return code
 
     def processors(self):
-        """How many processors the device has: what it takes to fill it."""
+        """The number of multiprocessors, which determines how many blocks fill the device."""
         if self.hip:
             properties = ctypes.create_string_buffer(1472)
             self.library.hipGetDevicePropertiesR0600(properties, 0)
@@ -136,7 +136,7 @@ class Device:
         return count.value
 
     def calibrate(self):
-        """How fast the clock of the device ticks."""
+        """Measures the rate of the device's clock."""
         ticks = 1_000_000
         self.launch("spin", ctypes.c_uint64(ticks))
         self.synchronize()
@@ -151,7 +151,7 @@ class Device:
         shape = [ctypes.c_uint(n) for n in (blocks or self.blocks, 1, 1, 1024, 1, 1)]
         function = self.kernels[kernel]
         if form in ("ExtModuleLaunchKernel", "HccModuleLaunchKernel"):
-            # These count threads, not blocks.
+            # These take the grid size in threads, not in blocks.
             shape[0] = ctypes.c_uint(shape[0].value * 1024)
             more = [ctypes.c_uint(0)] if form.startswith("Ext") else []
             self.call(form, function, *shape, ctypes.c_size_t(0), stream, pointers, None, None, None, *more)
@@ -163,11 +163,11 @@ class Device:
             self.call(name, function, *shape, ctypes.c_uint(0), stream, pointers, None)
 
     def spin(self, microseconds, stream=None):
-        """Uses the device for so long."""
+        """Occupies the device for this time."""
         self.launch("spin", ctypes.c_uint64(int(microseconds * 1000 * self.ticks_per_ns)), stream=stream)
 
     def stream(self, priority=None):
-        """A stream of one's own."""
+        """Creates a stream."""
         stream = ctypes.c_void_p()
         if priority is None:
             if self.hip:
@@ -179,7 +179,7 @@ class Device:
         return stream
 
     def reset(self):
-        """Ends everything on the device; this object, too."""
+        """Resets the device; this object is invalid afterwards."""
         if self.hip:
             self.call("DeviceReset")
         else:
@@ -191,19 +191,19 @@ class Device:
         self.call("StreamSynchronize", stream)
 
     def allocate(self, size):
-        """Memory of the device."""
+        """Allocates device memory."""
         memory = ctypes.c_void_p()
         self.call("MemAlloc", ctypes.byref(memory), ctypes.c_size_t(size))
         return memory
 
     def floats(self, memory, count):
-        """What lies in memory of the device."""
+        """Reads device memory as floats."""
         numbers = (ctypes.c_float * count)()
         self.call("MemcpyDtoH", numbers, memory, ctypes.c_size_t(4 * count))
         return list(numbers)
 
     def name(self):
-        """The device in words."""
+        """The name of the device."""
         if self.standin:
             return "stand-in for an AMD GPU"
         name = ctypes.create_string_buffer(256)

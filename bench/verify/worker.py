@@ -1,4 +1,4 @@
-"""What the verification runs with and without XSched. Says what it did, one JSON value a line.
+"""The programs that the verification runs with and without XSched. They print one JSON value per line.
 
     worker.py PLATFORM describe
     worker.py PLATFORM forms
@@ -18,13 +18,13 @@ import time
 from device import Device, Failure
 
 
-def say(value):
-    """One line, at once."""
+def emit(value):
+    """Prints one line and flushes it."""
     print(json.dumps(value), flush=True)
 
 
 def forms(device):
-    """Every form of a launch that can be made from here; each must fill its memory."""
+    """Every form of a launch that is possible from Python; each must fill its memory."""
     count = 1000
     memory = device.allocate(4 * count)
     streams = {"default": None, "own": device.stream(), "high": device.stream(-1), "low": device.stream(0)}
@@ -40,16 +40,16 @@ def forms(device):
             try:
                 device.launch("fill", *arguments, stream=stream, form=form, blocks=1)
                 device.synchronize(stream)
-                good = device.floats(memory, count) == [number] * count
-                results[f"{form} on {name}"] = "right" if good else "wrong"
+                is_right = device.floats(memory, count) == [number] * count
+                results[f"{form} on {name}"] = "right" if is_right else "wrong"
             except (Failure, AttributeError) as error:
                 results[f"{form} on {name}"] = str(error)
     results["graph"] = graph(device, streams["own"])
-    say(results)
+    emit(results)
 
 
 def graph(device, stream):
-    """Captures three kernels, and launches them as a graph."""
+    """Captures three kernels and launches them as a graph."""
     captured, executable = ctypes.c_void_p(), ctypes.c_void_p()
     try:
         device.call("StreamBeginCapture", stream, 0)
@@ -71,35 +71,35 @@ def graph(device, stream):
 
 
 def requests(device, count, commands, length_us, period_ms):
-    """Says for each request how many microseconds it took."""
+    """Prints the duration of each request in microseconds."""
     following = time.monotonic()
     for _ in range(count):
         begin = time.monotonic()
         for _ in range(commands):
             device.spin(length_us)
         device.synchronize()
-        say(round((time.monotonic() - begin) * 1e6))
+        emit(round((time.monotonic() - begin) * 1e6))
         following = max(following + period_ms / 1000, time.monotonic())
         time.sleep(max(0.0, following - time.monotonic()))
 
 
-def work(device, go_on, commands, length_us):
-    """Round after round while it may; says how many there were."""
+def work(device, may_continue, commands, length_us):
+    """Runs rounds while `may_continue` returns true; prints their number."""
     stream = device.stream()
     rounds = 0
-    while go_on(rounds):
+    while may_continue(rounds):
         for n in range(commands):
             device.spin(length_us, stream if n % 2 else None)
         device.synchronize()
         device.synchronize(stream)
         rounds += 1
         if rounds == 1:
-            say("running")
-    say(rounds)
+            emit("running")
+    emit(rounds)
 
 
 def resets(platform, count):
-    """Works, and resets the device, which takes all that was made there with it."""
+    """Uses the device and resets it, which destroys all its objects."""
     for number in range(1, count + 1):
         device = Device(platform)
         memory, size = device.allocate(4 * 100), 100
@@ -110,15 +110,15 @@ def resets(platform, count):
             device.synchronize(stream)
             if device.floats(memory, size) != [number] * size:
                 raise Failure(f"wrong in round {number}")
-            # One that nobody waits for.
+            # Work that is pending at the reset.
             device.spin(300, stream)
         device.reset()
-    say(count)
+    emit(count)
 
 
 def cost(device, batches):
-    """Nanoseconds of one launch: the best of so many batches."""
-    # As little of Python as can be between two launches.
+    """Prints the nanoseconds of one launch: the minimum over the batches."""
+    # As little Python code as possible between two launches.
     name = "hipModuleLaunchKernel" if device.hip else "cuLaunchKernel"
     launch = getattr(device.library, name)
     one, zero = ctypes.c_uint(1), ctypes.c_uint(0)
@@ -130,18 +130,18 @@ def cost(device, batches):
             launch(*arguments)
         best = min(best, (time.perf_counter_ns() - begin) / 200)
         device.synchronize()
-    say(best)
+    emit(best)
 
 
 def models():
-    """What PyTorch does: random numbers, products, convolutions, streams, a model. Results must be those of the processor."""
+    """Runs PyTorch: random numbers, products, convolutions, streams, a model. Results must equal those on the CPU."""
     try:
         import torch
     except ImportError:
-        say({"skipped": "PyTorch is not installed"})
+        emit({"skipped": "PyTorch is not installed"})
         return
     if not torch.cuda.is_available():
-        say({"skipped": "PyTorch sees no device"})
+        emit({"skipped": "PyTorch sees no device"})
         return
     torch.manual_seed(1)
     results = {"torch": torch.__version__, "randn": tuple(torch.randn(64, 64, device="cuda").shape) == (64, 64)}
@@ -166,7 +166,7 @@ def models():
         optimizer.step()
         losses.append(loss.item())
     results["training"] = losses[-1] < losses[0]
-    say(results)
+    emit(results)
 
 
 def main():
@@ -179,7 +179,7 @@ def main():
         return
     device = Device(platform)
     if what == "describe":
-        say({"device": device.name(), "version": device.version()})
+        emit({"device": device.name(), "version": device.version()})
     elif what == "forms":
         forms(device)
     elif what == "requests":

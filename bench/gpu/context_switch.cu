@@ -1,10 +1,10 @@
-// How long does an NVIDIA GPU take to change from one process to another? Without XSched: what nobody can be faster than
-// who takes the GPU from another process.
+// Measures how long an NVIDIA GPU takes to switch from one process to another, without XSched: a lower bound for any
+// scheduler that preempts another process.
 //
-//   nvcc -O2 -o /tmp/change bench/gpu/change.cu && /tmp/change
+//   nvcc -O2 -o /tmp/context_switch bench/gpu/context_switch.cu && /tmp/context_switch
 //
-// Another process works until it is told to stop, and has nothing to do for a while. Then this one launches a kernel that
-// does nothing and waits for it, twice: the first time the GPU has to change over. One line of JSON for each while.
+// Another process runs kernels until it is stopped, and then idles for a given time. Then this process launches an empty
+// kernel and waits for it, twice: the first launch includes the context switch. Prints one line of JSON per idle time.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -20,13 +20,13 @@ struct Shared {
 };
 
 __global__ void spin(long long cycles) {
-    for (long long begun = clock64(); clock64() - begun < cycles;) {
+    for (long long start = clock64(); clock64() - start < cycles;) {
     }
 }
 
 __global__ void nothing() {}
 
-static void must(cudaError_t error, const char *what) {
+static void check(cudaError_t error, const char *what) {
     if (error != cudaSuccess) {
         fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
         exit(1);
@@ -39,18 +39,18 @@ static double now_us() {
     return now.tv_sec * 1e6 + now.tv_nsec / 1e3;
 }
 
-static void pass(double us) {
+static void spin_for(double us) {
     for (double until = now_us() + us; now_us() < until;) {
     }
 }
 
-static void be_the_other(Shared *shared) {
-    must(cudaFree(nullptr), "a context for the other process");
+static void run_other_process(Shared *shared) {
+    check(cudaFree(nullptr), "a context for the other process");
     for (shared->idle = true; !shared->over;) {
         if (!shared->work) continue;
         for (shared->idle = false; shared->work;) {
             for (int n = 0; n < 4; n++) spin<<<1056, 256>>>(90'000);
-            must(cudaDeviceSynchronize(), "the other process");
+            check(cudaDeviceSynchronize(), "the other process");
         }
         shared->idle = true;
     }
@@ -62,10 +62,10 @@ static void wait_until(Shared *shared, bool idle, pid_t other) {
 }
 
 static double launch_us() {
-    double begun = now_us();
+    double start = now_us();
     nothing<<<1, 1>>>();
-    must(cudaDeviceSynchronize(), "a kernel");
-    return now_us() - begun;
+    check(cudaDeviceSynchronize(), "a kernel");
+    return now_us() - start;
 }
 
 static double percentile(std::vector<double> &all, double part) {
@@ -77,25 +77,25 @@ int main() {
     void *memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return 1;
     Shared *shared = static_cast<Shared *>(memory);
-    // Before there is a context: a child cannot use its parent's.
+    // Forked before a context exists, because a child cannot use its parent's.
     pid_t other = fork();
     if (other == 0) {
-        be_the_other(shared);
+        run_other_process(shared);
         _exit(0);
     }
-    must(cudaFree(nullptr), "a context");
+    check(cudaFree(nullptr), "a context");
     launch_us();
     wait_until(shared, true, other);
-    // Less than nothing: the other one does not work at all.
+    // A negative time: the other process does not run kernels at all.
     for (double idle_us : {-1., 0., 50., 200., 1000., 5000.}) {
         std::vector<double> first, second;
         for (int n = 0; n < 150; n++) {
             shared->work = idle_us >= 0;
             if (shared->work) wait_until(shared, false, other);
-            pass(2000);
+            spin_for(2000);
             shared->work = false;
             wait_until(shared, true, other);
-            pass(idle_us);
+            spin_for(idle_us);
             first.push_back(launch_us());
             second.push_back(launch_us());
         }
