@@ -163,7 +163,7 @@ fn assert_passes_its_table(library: &Path, loader: Option<&Path>) {
     assert!(direct.starts_with("hsa_init 0\n") && direct.ends_with("hsa_shut_down 0\n"), "{direct}");
     let (scheduled, log) = run(&format!("{}:{driver}", hip.env.library("libxsched.so")));
     assert_eq!(scheduled, direct, "{log}");
-    let tables = log.lines().filter(|line| line.contains("ROCr showed us its table")).count();
+    let tables = log.lines().filter(|line| line.contains("ROCr's API table")).count();
     assert_eq!(tables, 2, "the program calls hsa_init twice: {log}");
 }
 

@@ -1,31 +1,32 @@
 //! The AMD platform: `libamdhip64.so`.
 //!
-//! Three rules, each learnt from programs that broke (`docs/amd.md`): we never open a runtime ourselves, a call always
-//! goes on to the copy its caller uses ([`copies`]); a launch happens on the caller's thread, at once; and on a program's
-//! thread we make only calls that succeed, before its own call or after that has succeeded, for the last error is the
-//! program's. All other calls are made by a thread of ours ([`keeper`]).
+//! Three rules, each learnt from programs that failed without it (`docs/amd.md`):
+//! 1. This library never opens a runtime. A call always goes to the copy of the runtime that its caller uses ([`runtime_copies`]).
+//! 2. A launch happens at once, on the launching thread.
+//! 3. The last error of a thread belongs to the program. On a program's thread only calls that succeed are made, and only before the
+//!    program's own call or after that has succeeded. All other calls are made on [`runtime_thread`].
 //!
-//! * [`stubs`]: how hooks are written. [`vendor`]: the runtime's functions and types.
-//! * [`table`]: the runtime's own table of functions, which it hands to tools.
-//! * [`hsa`]: the runtime below, for programs that use it without HIP.
-//! * [`hardware`]: a stream. [`marks`]: what is placed in it.
-//! * [`group`]: the streams that are stopped together: in the kernel's driver ([`kfd`]), or at stall points ([`stall`]).
-//!   [`mask`]: compute units that they leave free.
+//! * [`hook_macro`]: how hooks are declared. [`vendor`]: the runtime's functions and types.
+//! * [`api_table`]: interception through the runtime's API table. [`hsa`]: ROCr, for programs that use it without HIP.
+//! * [`stream`]: a stream as a hardware queue. [`event_markers`]: the markers placed in it.
+//! * [`preemption`], [`device_queues`]: the streams of a device, which are preempted together: by the kernel driver ([`kfd`]) or at
+//!   [`stall_points`]. [`compute_unit_mask`]: compute units that they leave unused.
 
 mod api;
+mod api_table;
+mod compute_unit_mask;
 #[cfg(test)]
 mod conformance;
-mod copies;
-mod group;
-mod hardware;
+mod device_queues;
+mod event_markers;
+mod hook_macro;
 mod hsa;
-mod keeper;
 mod kfd;
-mod marks;
-mod mask;
-mod stall;
-mod stubs;
-mod table;
+mod preemption;
+mod runtime_copies;
+mod runtime_thread;
+mod stall_points;
+mod stream;
 mod vendor;
 
 use std::cell::Cell;
@@ -39,10 +40,10 @@ use crate::loader::{HookTable, LookupHook, SymbolName};
 use crate::platforms::Platform;
 use crate::queue_hooks::pass_gates;
 use crate::runtime::{Runtime, existing_runtime, runtime};
-use crate::tracked_queue::ApiQueue;
-use copies::Hook;
-use hardware::{HipStream, Place, Which};
-use marks::CAPTURES;
+use crate::tracked_queue::{ApiQueue, TrackedQueue};
+use event_markers::CAPTURES;
+use runtime_copies::Hook;
+use stream::{HipStream, StreamId, StreamKind};
 use vendor::{Code, Dim3, Event, FunctionLaunchParams, LaunchConfig, LaunchParams, Stream};
 
 /// The platform, for the registry.
@@ -50,37 +51,37 @@ pub(crate) static PLATFORM: Platform = Platform {
     hooks: &[&HipHooks],
     bypasses_hook: None,
     observe_ioctl: Some(kfd::watch_ioctl),
-    at_exit: Some(leave),
+    at_exit: Some(at_exit),
     #[cfg(test)]
     header: &api::HEADER,
 };
 
-/// What is meant by no stream at all.
+/// The default stream that a null stream denotes in a function.
 #[derive(Clone, Copy)]
-enum NoStream {
-    /// The stream that waits for all others of its device.
+enum NullStream {
+    /// The device's legacy default stream, which waits for all other streams of the device.
     Legacy,
-    /// The calling thread's own.
+    /// The calling thread's own default stream.
     PerThread,
 }
-use NoStream::{Legacy, PerThread};
+use NullStream::{Legacy, PerThread};
 
-/// A call that came to a hook.
+/// A call of a hooked function.
 struct Call<'a> {
-    /// The copy of the runtime it is for.
+    /// The copy of the runtime that the caller uses.
     copy: usize,
     /// The real function with the caller's arguments.
     real: &'a mut dyn FnMut() -> Code,
 }
 
 impl Call<'_> {
-    /// Goes on as if we were not there.
+    /// Calls the real function and nothing else.
     fn forward(self) -> Code {
         (self.real)()
     }
 }
 
-stubs::hooks! {
+hook_macro::hooks! {
     [214] fn hipLaunchKernel(f: *const c_void, grid: Dim3, block: Dim3, args: *mut c_void, shared: usize, stream: Stream)
         = |call, _, _, _, _, _, stream| launch(call, stream, Legacy);
     [419] fn hipLaunchKernel_spt(f: *const c_void, grid: Dim3, block: Dim3, args: *mut c_void, shared: usize, stream: Stream)
@@ -88,9 +89,9 @@ stubs::hooks! {
     [84] fn hipExtLaunchKernel(f: *const c_void, grid: Dim3, block: Dim3, args: *mut c_void, shared: usize, stream: Stream, start: Event, stop: Event, flags: c_int)
         = |call, _, _, _, _, _, stream, _, _, _| launch(call, stream, Legacy);
     [474] fn hipLaunchKernelExC(config: *const LaunchConfig, f: *const c_void, args: *mut c_void)
-        = |call, config, _, _| launch(call, stream_of(config), Legacy);
+        = |call, config, _, _| launch(call, config_stream(config), Legacy);
     [475] fn hipDrvLaunchKernelEx(config: *const LaunchConfig, f: *mut c_void, args: *mut c_void, extra: *mut c_void)
-        = |call, config, _, _, _| launch(call, stream_of(config), Legacy);
+        = |call, config, _, _, _| launch(call, config_stream(config), Legacy);
     [308] fn hipModuleLaunchKernel(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, args: *mut c_void, extra: *mut c_void)
         = |call, _, _, _, _, _, _, _, _, stream, _, _| launch(call, stream, Legacy);
     [388] fn hipExtModuleLaunchKernel(f: *mut c_void, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: usize, stream: Stream, args: *mut c_void, extra: *mut c_void, start: Event, stop: Event, flags: u32)
@@ -116,7 +117,7 @@ stubs::hooks! {
     [166] fn hipGraphLaunch(graph: *mut c_void, stream: Stream) = |call, _, stream| launch(call, stream, Legacy);
     [420] fn hipGraphLaunch_spt(graph: *mut c_void, stream: Stream) = |call, _, stream| launch(call, stream, PerThread);
 
-    // The oldest form of a launch says where in a call of its own.
+    // The oldest form of a launch names its stream in a separate call.
     [13] fn hipConfigureCall(grid: Dim3, block: Dim3, shared: usize, stream: Stream)
         = |call: Call, _, _, _, stream| { CONFIGURED.set(stream); call.forward() };
     [210] fn hipLaunchByPtr(f: *const c_void) = |call, _| launch(call, CONFIGURED.get(), Legacy);
@@ -135,49 +136,49 @@ stubs::hooks! {
 
     // The runtime's own look-up functions.
     [442] fn hipGetProcAddress(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int)
-        = |call, symbol, found, _, flags, _| answer_with_hook(call, symbol, found, flags & PER_THREAD_FUNCTIONS != 0);
+        = |call, symbol, found, _, flags, _| get_proc_address(call, symbol, found, flags & PER_THREAD_FUNCTIONS != 0);
     [506] fn hipGetProcAddress_spt(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int)
-        = |call, symbol, found, _, _, _| answer_with_hook(call, symbol, found, true);
+        = |call, symbol, found, _, _, _| get_proc_address(call, symbol, found, true);
     [491] fn hipGetDriverEntryPoint(symbol: *const c_char, found: *mut *mut c_void, flags: u64, status: *mut c_int)
-        = |call, symbol, found, flags, _| answer_with_hook(call, symbol, found, flags & PER_THREAD_FUNCTIONS != 0);
+        = |call, symbol, found, flags, _| get_proc_address(call, symbol, found, flags & PER_THREAD_FUNCTIONS != 0);
     [492] fn hipGetDriverEntryPoint_spt(symbol: *const c_char, found: *mut *mut c_void, flags: u64, status: *mut c_int)
-        = |call, symbol, found, _, _| answer_with_hook(call, symbol, found, true);
+        = |call, symbol, found, _, _| get_proc_address(call, symbol, found, true);
 }
 
-/// Whoever looks this flag up wants functions that take no stream at all for the thread's own.
+/// The flag that selects functions for which a null stream is the calling thread's default stream.
 const PER_THREAD_FUNCTIONS: u64 = 2;
 
 thread_local! {
-    /// Where the next [`hipLaunchByPtr`] goes.
+    /// The stream of the next [`hipLaunchByPtr`] of this thread.
     static CONFIGURED: Cell<Stream> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// Answers in place of a runtime that is not there.
+/// Called by the exports if the process has no runtime.
 extern "C" fn missing() -> Code {
     vendor::NOT_INITIALIZED
 }
 
-/// How the names of all hooks begin.
-const NAMES_BEGIN: [&[u8]; 2] = [b"hip", b"_Z24hip"];
+/// The prefixes of all hooked names.
+const PREFIXES: [&[u8]; 2] = [b"hip", b"_Z24hip"];
 
-/// The hook for a name, if we have one.
+/// The hook for a name, if there is one.
 fn hook(name: &CStr) -> Option<&'static Hook> {
-    let ours = NAMES_BEGIN.into_iter().any(|start| name.to_bytes().starts_with(start));
-    ours.then(|| HOOKS.iter().copied().find(|hook| hook.name == name)).flatten()
+    let has_prefix = PREFIXES.into_iter().any(|prefix| name.to_bytes().starts_with(prefix));
+    has_prefix.then(|| HOOKS.iter().copied().find(|hook| hook.name == name)).flatten()
 }
 
-/// The program ends: its queues run, and no thread of ours calls the runtime any more.
-fn leave() {
-    group::release_all();
-    keeper::end();
+/// Resumes the process's queues, because exit handlers may wait for them, and makes no more calls on the runtime thread.
+fn at_exit() {
+    device_queues::release_all();
+    runtime_thread::shut_down();
 }
 
-/// The hooks as the loader's look-up functions search them.
+/// The hooks, for the look-up functions of the loader.
 struct HipHooks;
 
 impl HookTable for HipHooks {
     fn find_hook(&self, name: SymbolName) -> Option<&'static dyn LookupHook> {
-        if !NAMES_BEGIN.into_iter().any(|start| name.starts_with(start)) {
+        if !PREFIXES.into_iter().any(|prefix| name.starts_with(prefix)) {
             return None;
         }
         HOOKS.iter().copied().find(|hook| name.is(hook.name)).map(|hook| hook as _)
@@ -190,65 +191,67 @@ impl LookupHook for Hook {
     }
 
     fn replace(&'static self, found: *mut c_void) -> *mut c_void {
-        copies::put_before(self, found)
+        runtime_copies::put_before(self, found)
     }
 }
 
-/// The runtime's own look-up: our hook is given out in place of what it finds.
-fn answer_with_hook(call: Call, symbol: *const c_char, found: *mut *mut c_void, per_thread: bool) -> Code {
+/// Calls the runtime's own look-up function, and returns the hook of the function that it found.
+fn get_proc_address(call: Call, symbol: *const c_char, found: *mut *mut c_void, per_thread: bool) -> Code {
     let code = call.forward();
     if code != vendor::SUCCESS || found.is_null() || symbol.is_null() {
         return code;
     }
-    // SAFETY: whoever asks for a name passes a C string; the runtime has just written its answer.
+    // SAFETY: the runtime has just read a C string at `symbol` and written its result to `found`.
     let (name, address) = unsafe { (CStr::from_ptr(symbol), *found) };
     if address.is_null() {
         return code;
     }
-    let own = || {
+    let find_per_thread = || {
         HOOKS.iter().copied().find(|hook| hook.name.to_bytes().strip_suffix(b"_spt") == Some(name.to_bytes()))
     };
-    let own = per_thread.then(own).flatten();
-    if let Some(hook) = own.or_else(|| hook(name)) {
+    let per_thread_hook = per_thread.then(find_per_thread).flatten();
+    if let Some(hook) = per_thread_hook.or_else(|| hook(name)) {
         // SAFETY: as above.
-        unsafe { *found = copies::put_before(hook, address) };
+        unsafe { *found = runtime_copies::put_before(hook, address) };
     }
     code
 }
 
-fn stream_of(config: *const LaunchConfig) -> Stream {
-    // SAFETY: the runtime is about to read the same place.
+fn config_stream(config: *const LaunchConfig) -> Stream {
+    // SAFETY: the program passes the same pointer to the runtime, which reads a launch configuration there.
     if config.is_null() { std::ptr::null_mut() } else { unsafe { (*config).stream } }
 }
 
-/// Whether a copy has a device at all. Asked once, by a thread of ours: the question itself may fail.
+/// Whether a copy of the runtime has a device. Determined once, on the runtime thread, because the call may fail.
 fn has_device(copy: usize) -> bool {
     const YES: u8 = 1;
     const NO: u8 = 2;
-    static KNOWN: [AtomicU8; copies::MOST] = [const { AtomicU8::new(0) }; copies::MOST];
+    static KNOWN: [AtomicU8; runtime_copies::MAX_COPIES] =
+        [const { AtomicU8::new(0) }; runtime_copies::MAX_COPIES];
     match KNOWN[copy].load(Ordering::Acquire) {
         YES => true,
         NO => false,
         _ => {
-            let count = keeper::ask(move || {
+            let count = runtime_thread::call(move || {
                 let mut count = 0;
-                // SAFETY: the place has room for a number.
+                // SAFETY: `count` has room for the result.
                 let code = unsafe { vendor::DEVICE_COUNT.of(copy)?(&raw mut count) };
                 (code == vendor::SUCCESS && count > 0).then_some(count)
             });
-            let has = count.flatten().is_some();
-            KNOWN[copy].store(if has { YES } else { NO }, Ordering::Release);
-            tell(has);
-            has
+            let has_device = count.flatten().is_some();
+            KNOWN[copy].store(if has_device { YES } else { NO }, Ordering::Release);
+            report_interception(has_device);
+            has_device
         }
     }
 }
 
-/// One line about what was found, and one more if it is out of the ordinary.
-fn tell(has_device: bool) {
-    static TOLD: AtomicU8 = AtomicU8::new(0);
-    let (copies, tabled) = copies::count();
-    if usize::from(TOLD.fetch_max(u8::try_from(copies).unwrap_or(u8::MAX), Ordering::AcqRel)) >= copies {
+/// Reports how HIP is intercepted, once for each number of copies.
+fn report_interception(has_device: bool) {
+    static REPORTED_COPIES: AtomicU8 = AtomicU8::new(0);
+    let (copies, by_table) = runtime_copies::count();
+    let reported = REPORTED_COPIES.fetch_max(u8::try_from(copies).unwrap_or(u8::MAX), Ordering::AcqRel);
+    if usize::from(reported) >= copies {
         return;
     }
     if !has_device {
@@ -256,93 +259,94 @@ fn tell(has_device: bool) {
         report(Severity::Warning, format_args!("HIP runs unscheduled: {why}"));
         return;
     }
-    let way = if tabled { "the runtime's own table" } else { "the names of its functions" };
+    let way = if by_table { "the runtime's own table" } else { "the names of its functions" };
     report(Severity::Info, format_args!("HIP is scheduled by {way}"));
     if copies > 1 {
-        let what = format_args!("{copies} HIP runtimes in one process: each call goes to its caller's own");
-        report(Severity::Warning, what);
+        let line = format_args!("{copies} HIP runtimes in one process: each call goes to its caller's own");
+        report(Severity::Warning, line);
     }
 }
 
-fn which(stream: Stream, default: NoStream) -> Which {
-    match (stream.addr(), default) {
-        (0, Legacy) | (1, _) => Which::Legacy,
-        (0, PerThread) | (2, _) => Which::PerThread,
-        _ => Which::Made(stream),
+fn stream_kind(stream: Stream, null: NullStream) -> StreamKind {
+    match (stream.addr(), null) {
+        (0, Legacy) | (1, _) => StreamKind::Legacy,
+        (0, PerThread) | (2, _) => StreamKind::PerThread,
+        _ => StreamKind::Created(stream),
     }
 }
 
-/// A stream that is being captured is never held: what is launched there is recorded, not run.
-fn is_captured(copy: usize, which: Which) -> bool {
+/// Whether launches on a stream are recorded into a graph. They are never held, because they do not run.
+fn is_captured(copy: usize, kind: StreamKind) -> bool {
     if !CAPTURES.is_capturing() {
         return false;
     }
-    // The legacy stream cannot be captured, and to ask about it meanwhile is an error.
-    let Some(stream) = which.capturable() else { return false };
+    // The legacy stream cannot be captured, and querying it during a capture is an error.
+    let Some(stream) = kind.capturable() else { return false };
     let mut status = 0;
-    let code = vendor::STREAM_IS_CAPTURING.of(copy).map(|ask| {
-        // SAFETY: the place has room for the answer.
-        unsafe { ask(stream, &raw mut status) }
+    let code = vendor::STREAM_IS_CAPTURING.of(copy).map(|is_capturing| {
+        // SAFETY: `status` has room for the result; the stream is the one that the program passed to the runtime.
+        unsafe { is_capturing(stream, &raw mut status) }
     });
     code != Some(vendor::SUCCESS) || status != 0
 }
 
-fn launch(call: Call, stream: Stream, default: NoStream) -> Code {
+fn launch(call: Call, stream: Stream, null: NullStream) -> Code {
     let Some(runtime) = runtime() else { return call.forward() };
     let Call { copy, real } = call;
-    let which = which(stream, default);
+    let kind = stream_kind(stream, null);
     forward_once(
-        || marks::noting_failure(real),
-        |go| {
-            if is_captured(copy, which) || !has_device(copy) {
+        || event_markers::recording_failure(real),
+        |call| {
+            if is_captured(copy, kind) || !has_device(copy) {
                 return;
             }
-            let Some(place) = Place::of(copy, which) else { return };
-            let known =
-                runtime.with(place.key, |tracked| tracked.map(|tracked| tracked.launch(go)).is_some());
-            if !known && adopt(runtime, place) {
-                runtime.with(place.key, |tracked| tracked.map(|tracked| tracked.launch(go)));
+            let Some(stream) = StreamId::resolve(copy, kind) else { return };
+            let is_known =
+                runtime.with(stream.key, |tracked| tracked.map(|tracked| tracked.launch(call)).is_some());
+            if !is_known && adopt(runtime, stream) {
+                runtime.with(stream.key, |tracked| tracked.map(|tracked| tracked.launch(call)));
             }
         },
     )
 }
 
-/// A launch on several streams at once passes all their gates.
+/// A launch on several streams passes the gates of all of them.
 fn launch_all<T>(call: Call, list: *const T, count: c_uint, stream: fn(&T) -> Stream) -> Code {
     let Some(runtime) = runtime() else { return call.forward() };
     let Call { copy, real } = call;
     forward_once(
-        || marks::noting_failure(real),
-        |go| {
+        || event_markers::recording_failure(real),
+        |call| {
             if list.is_null() || !has_device(copy) || CAPTURES.is_capturing() {
                 return;
             }
             let count = usize::try_from(count).unwrap_or(0);
-            // SAFETY: the runtime is about to read the same list.
+            // SAFETY: the program passes the same list to the runtime, which reads `count` elements there.
             let list = unsafe { std::slice::from_raw_parts(list, count) };
-            let places = list.iter().filter_map(|one| Place::of(copy, which(stream(one), Legacy)));
-            let mut places: Vec<Place> = places.collect();
-            places.sort_unstable_by_key(|place| place.key);
-            places.dedup_by_key(|place| place.key);
-            let queue = |place: &Place| {
-                runtime.with(place.key, |tracked| tracked.and_then(crate::tracked_queue::TrackedQueue::queue))
+            let streams =
+                list.iter().filter_map(|one| StreamId::resolve(copy, stream_kind(stream(one), Legacy)));
+            let mut streams: Vec<StreamId> = streams.collect();
+            streams.sort_unstable_by_key(|stream| stream.key);
+            streams.dedup_by_key(|stream| stream.key);
+            let queue = |stream: &StreamId| {
+                runtime.with(stream.key, |tracked| tracked.and_then(TrackedQueue::queue))
             };
-            let queues = places.iter().filter_map(|place| {
-                queue(place).or_else(|| adopt(runtime, *place).then(|| queue(place)).flatten())
+            let queues = streams.iter().filter_map(|stream| {
+                queue(stream).or_else(|| adopt(runtime, *stream).then(|| queue(stream)).flatten())
             });
-            pass_gates(&queues.collect::<Vec<_>>(), go);
+            pass_gates(&queues.collect::<Vec<_>>(), call);
         },
     )
 }
 
-fn synchronize(call: Call, stream: Stream, default: NoStream) -> Code {
+fn synchronize(call: Call, stream: Stream, null: NullStream) -> Code {
     let Some(runtime) = runtime() else { return call.forward() };
     let Call { copy, real } = call;
-    let which = which(stream, default);
-    forward_once(real, |go| {
-        let ready = matches!(which, Which::Made(_)) || has_device(copy);
-        if let Some(place) = ready.then(|| Place::of(copy, which)).flatten() {
-            runtime.with(place.key, |tracked| tracked.map(|tracked| tracked.synchronize(go)));
+    let kind = stream_kind(stream, null);
+    forward_once(real, |call| {
+        let can_resolve = matches!(kind, StreamKind::Created(_)) || has_device(copy);
+        if let Some(stream) = can_resolve.then(|| StreamId::resolve(copy, kind)).flatten() {
+            runtime.with(stream.key, |tracked| tracked.map(|tracked| tracked.synchronize(call)));
         }
     })
 }
@@ -355,21 +359,22 @@ fn destroy(call: Call, stream: Stream) -> Code {
     })
 }
 
-/// The streams of the thread's device end, and what was allocated there.
+/// `hipDeviceReset` destroys the streams of the calling thread's device and frees its memory.
 fn reset(call: Call) -> Code {
     let Call { copy, real } = call;
     forward_once(real, |_| {
         let Some(runtime) = existing_runtime() else { return };
-        if let Some(device) = has_device(copy).then(|| Place::of(copy, Which::Legacy)).flatten() {
-            // Its default stream has the name that is the device's.
-            runtime.untrack_all_owned_by(device.key);
-            device.number().into_iter().for_each(|number| stall::forget(copy, number));
+        if let Some(stream) = has_device(copy).then(|| StreamId::resolve(copy, StreamKind::Legacy)).flatten()
+        {
+            // The key of the legacy stream also identifies the device.
+            runtime.untrack_all_owned_by(stream.key);
+            stream.ordinal().into_iter().for_each(|ordinal| stall_points::forget_word(copy, ordinal));
         }
     })
 }
 
 fn begin_capture(call: Call) -> Code {
-    // Counted first: nothing of ours may come into the stream once it is captured.
+    // Counted first: no marker may be placed in the stream once it is captured.
     CAPTURES.begin();
     let code = call.forward();
     if code != vendor::SUCCESS {
@@ -384,31 +389,27 @@ fn end_capture(call: Call) -> Code {
     code
 }
 
-/// For the C interface: what a stream is known by, and how to take control of it.
+/// A stream that the program passes to the C interface.
 fn find(stream: Stream) -> Option<ApiQueue> {
-    let which = match stream.addr() {
-        0 | 1 => Which::Legacy,
-        2 => Which::PerThread,
-        _ => Which::Made(stream),
-    };
-    let place = Place::of(copy_of(which)?, which)?;
-    Some(ApiQueue::new(place.key, move || HipStream::new(place)))
+    let kind = stream_kind(stream, Legacy);
+    let stream = StreamId::resolve(copy_of(kind)?, kind)?;
+    Some(ApiQueue::new(stream.key, move || HipStream::new(stream)))
 }
 
-/// The copy that a stream belongs to: it alone knows it. A default stream says nothing about whose it is.
-fn copy_of(which: Which) -> Option<usize> {
-    let copies = copies::all(&hook::hipLaunchKernel);
-    match (copies.as_slice(), which) {
+/// The copy of the runtime that knows a stream. None for a default stream if there are several copies.
+fn copy_of(kind: StreamKind) -> Option<usize> {
+    let copies = runtime_copies::all(&hook::hipLaunchKernel);
+    match (copies.as_slice(), kind) {
         ([only], _) => Some(*only),
-        (several, Which::Made(stream)) => {
+        (several, StreamKind::Created(handle)) => {
             let mut several = several.iter().copied();
-            several.find(|copy| hardware::device_of_stream(*copy, stream).is_some())
+            several.find(|copy| stream::device_of_stream(*copy, handle).is_some())
         }
         _ => None,
     }
 }
 
 #[cold]
-fn adopt(runtime: &Runtime, place: Place) -> bool {
-    runtime.track(place.key, || HipStream::new(place))
+fn adopt(runtime: &Runtime, stream: StreamId) -> bool {
+    runtime.track(stream.key, || HipStream::new(stream))
 }

@@ -1,47 +1,49 @@
-//! The runtime's functions that we call ourselves, and the types of those that we stand in front of.
+//! The runtime's functions that this platform calls, and the types of the functions that it hooks.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::copies;
+use super::runtime_copies;
 
+/// `hipError_t`.
 pub(super) type Code = c_int;
 pub(super) type Stream = *mut c_void;
 pub(super) type Event = *mut c_void;
 
 pub(super) const SUCCESS: Code = 0;
-/// `hipErrorNotInitialized`: what a program gets whose runtime has vanished.
+/// `hipErrorNotInitialized`: returned by a hook if the runtime's function cannot be found.
 pub(super) const NOT_INITIALIZED: Code = 3;
+/// `hipErrorNotReady`.
 pub(super) const NOT_READY: Code = 600;
 
-/// A function of the runtime that we call ourselves, in the copy that a stream belongs to.
+/// A function of the runtime that this platform calls, looked up in each copy of the runtime.
 pub(super) struct Function<F> {
     name: &'static CStr,
-    found: [AtomicPtr<c_void>; copies::MOST],
+    found: [AtomicPtr<c_void>; runtime_copies::MAX_COPIES],
     kind: PhantomData<F>,
 }
 
 impl<F: core::marker::Copy> Function<F> {
     /// # Safety
-    /// `F` is the type the vendor gave it.
+    /// `F` is the function's type in the vendor's header.
     const unsafe fn new(name: &'static CStr) -> Self {
-        const { assert!(size_of::<F>() == size_of::<*mut c_void>(), "a function pointer") };
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>(), "F is a function pointer") };
         Self {
             name,
-            found: [const { AtomicPtr::new(std::ptr::null_mut()) }; copies::MOST],
+            found: [const { AtomicPtr::new(std::ptr::null_mut()) }; runtime_copies::MAX_COPIES],
             kind: PhantomData,
         }
     }
 
-    /// None if the copy lacks it.
+    /// The function of one copy; none if the copy lacks it.
     pub(super) fn of(&self, copy: usize) -> Option<F> {
         let mut found = self.found[copy].load(Ordering::Acquire);
         if found.is_null() {
-            found = copies::look_up(copy, self.name);
+            found = runtime_copies::look_up(copy, self.name);
             self.found[copy].store(found, Ordering::Release);
         }
-        // SAFETY: `F` is as large as a pointer, and by the word of who made this the type of the function.
+        // SAFETY: `F` has the size of a pointer, and the caller of `new` guarantees that it is the function's type.
         (!found.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&found) })
     }
 }
@@ -49,7 +51,7 @@ impl<F: core::marker::Copy> Function<F> {
 macro_rules! functions {
     ( $( fn $name:ident($($kind:ty),*) = $ours:ident; )* ) => { $(
         pub(super) static $ours: Function<unsafe extern "C" fn($($kind),*) -> Code> =
-            // SAFETY: the list gives it the type that the vendor's header gives it.
+            // SAFETY: the list has the types of the vendor's header.
             unsafe { Function::new(crate::hooks::c_name(concat!(stringify!($name), "\0"))) };
     )* };
 }
@@ -84,7 +86,7 @@ impl Dim3 {
     pub(super) const ONE: Self = Self { x: 1, y: 1, z: 1 };
 }
 
-/// `hipLaunchConfig_t` and `HIP_LAUNCH_CONFIG` as far as we read them: both have the stream in the same place.
+/// The beginning of `hipLaunchConfig_t` and `HIP_LAUNCH_CONFIG`, which have the stream at the same offset.
 #[repr(C)]
 pub(super) struct LaunchConfig {
     shape: [u64; 4],
@@ -102,7 +104,7 @@ pub(super) struct LaunchParams {
     pub(super) stream: Stream,
 }
 
-/// `hipFunctionLaunchParams`: the same for functions of modules.
+/// `hipFunctionLaunchParams`: the same for a function of a module.
 #[repr(C)]
 pub(super) struct FunctionLaunchParams {
     function: *const c_void,

@@ -1,5 +1,5 @@
-//! The suite that every backend passes, on a stand-in for `ROCr`. A command is a kernel's packet, which counts a signal down
-//! when it is done.
+//! The conformance suite of the core, on a stand-in for `ROCr`. A command is a kernel's packet, which decrements a signal when it
+//! completes.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -14,11 +14,13 @@ use xsched_core::{HwQueue as _, Level};
 use super::doorbells;
 use super::queue::HsaQueue;
 use super::table::{self, Packet, QueueHandle, SUCCESS, Status, Store};
-use crate::platforms::hip::conformance::{Alone, WITH_DRIVER, link_runtime, machine};
+use crate::platforms::hip::conformance::{WITH_DRIVER, link_runtime, machine};
+use crate::platforms::test_support::ExclusiveDevice;
 
 const PACKETS: u32 = 1024;
+/// `HSA_PACKET_TYPE_KERNEL_DISPATCH`.
 const KERNEL: u32 = 2;
-const MANY: i64 = 1 << 40;
+const INITIAL_SIGNAL_VALUE: i64 = 1 << 40;
 
 /// The runtime's functions that a program calls.
 struct Runtime {
@@ -40,25 +42,25 @@ fn open() -> &'static Runtime {
     OPENED.get_or_init(|| {
         let file = link_runtime("libhsa-runtime64.so.1");
         let path = CString::new(file.to_str().unwrap()).unwrap();
-        // SAFETY: the library's own beginning is all that runs.
+        // SAFETY: loading runs the stand-in's constructors only.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!library.is_null(), "cannot open {path:?}");
-        // It is mapped, and nobody else is to find it.
+        // The library is mapped; other processes must not find the file.
         let _ = std::fs::remove_file(file);
         let find = |name: &CStr| {
-            // SAFETY: the handle is good, and the name a C string.
+            // SAFETY: the handle is valid, and the name is a C string.
             let found = unsafe { crate::loader::real_dlsym()(library, name.as_ptr()) };
             assert!(!found.is_null(), "{name:?}");
             found
         };
-        // SAFETY: functions of the types that the vendor's header gives them, and that the stand-in gives its own.
+        // SAFETY: the types are those of the vendor's header, and of the stand-in for its own functions.
         unsafe {
-            let begin = std::mem::transmute::<*mut c_void, extern "C" fn() -> Status>(find(c"hsa_init"));
-            assert_eq!(begin(), SUCCESS);
+            let init = std::mem::transmute::<*mut c_void, extern "C" fn() -> Status>(find(c"hsa_init"));
+            assert_eq!(init(), SUCCESS);
             let tables = std::mem::transmute::<*mut c_void, extern "C" fn() -> *mut c_void>(find(
                 c"hsa_standin_tables",
             ));
-            assert!(table::put_hooks(tables()));
+            assert!(table::install_hooks(tables()));
             Runtime {
                 create_queue: std::mem::transmute::<*mut c_void, CreateQueue>(find(c"hsa_queue_create")),
                 add_write_index: std::mem::transmute::<*mut c_void, AddWriteIndex>(find(
@@ -72,20 +74,20 @@ fn open() -> &'static Runtime {
     })
 }
 
-/// A device, and for each queue, by where it lies, the runtime's, and the signal that its kernels count down.
+/// A device, and its queues by address: each queue's handle in the runtime, and the signal that its kernels decrement.
 struct Device {
     queues: Mutex<HashMap<usize, (usize, u64)>>,
-    _alone: Alone,
+    _exclusive: ExclusiveDevice,
 }
 
 impl Device {
     fn open() -> Self {
-        let alone = Alone::take();
+        let exclusive = ExclusiveDevice::acquire();
         open();
-        Self { queues: Mutex::default(), _alone: alone }
+        Self { queues: Mutex::default(), _exclusive: exclusive }
     }
 
-    fn known(&self, queue: &HsaQueue) -> (QueueHandle, u64) {
+    fn handle_and_signal(&self, queue: &HsaQueue) -> (QueueHandle, u64) {
         let (queue, signal) = self.queues.lock().unwrap()[&std::ptr::from_ref(queue).addr()];
         (std::ptr::with_exposed_provenance_mut(queue), signal)
     }
@@ -97,46 +99,46 @@ impl Subject for Device {
     fn queue(&self) -> Arc<HsaQueue> {
         const GPU: u64 = 1;
         let (mut queue, mut signal) = (null_mut(), 0);
-        // SAFETY: places for one handle each.
+        // SAFETY: `queue` and `signal` have room for a handle each.
         unsafe {
             let made = (open().create_queue)(GPU, PACKETS, 0, null_mut(), null_mut(), 0, 0, &raw mut queue);
             assert_eq!(made, SUCCESS);
-            assert_eq!((open().create_signal)(MANY, 0, null(), &raw mut signal), SUCCESS);
+            assert_eq!((open().create_signal)(INITIAL_SIGNAL_VALUE, 0, null(), &raw mut signal), SUCCESS);
         }
-        // SAFETY: it was just made, and is never destroyed.
-        let doorbell = doorbells::find(unsafe { (*queue).doorbell }).expect("our function was called");
-        let hw = Arc::new(HsaQueue::new(doorbell).expect("a queue that was just made"));
-        let known = (queue.expose_provenance(), signal);
-        self.queues.lock().unwrap().insert(Arc::as_ptr(&hw).addr(), known);
+        // SAFETY: the queue was just created, and is never destroyed.
+        let doorbell = doorbells::find(unsafe { (*queue).doorbell }).expect("the hook recorded the queue");
+        let hw = Arc::new(HsaQueue::new(doorbell).expect("the queue was just created"));
+        let state = (queue.expose_provenance(), signal);
+        self.queues.lock().unwrap().insert(Arc::as_ptr(&hw).addr(), state);
         hw
     }
 
     fn launch(&self, queue: &HsaQueue, length: Duration) {
-        let (queue, signal) = self.known(queue);
-        // Read when its turn comes.
+        let (queue, signal) = self.handle_and_signal(queue);
+        // The device reads it when the kernel starts.
         let length: &'static u64 = Box::leak(Box::new(u64::try_from(length.as_nanos()).unwrap()));
-        // SAFETY: a queue that is never destroyed; the packet is ours since the index was counted up, and the ring is larger
-        // than what any check launches at once.
+        // SAFETY: the queue is never destroyed; advancing the write index has reserved the packet, and the ring is larger than what
+        // any check launches at once.
         unsafe {
             let index = (open().add_write_index)(queue, 1);
             let packet = (*queue).base.add(usize::try_from(index % u64::from(PACKETS)).unwrap());
             packet.byte_add(4).cast::<u8>().write_bytes(0, size_of::<Packet>() - 4);
-            (*packet).after[4]
+            (*packet).dependencies[4]
                 .store(std::ptr::from_ref(length).expose_provenance() as u64, Ordering::Relaxed);
-            (*packet).done = signal;
-            (*packet).header.store(KERNEL | Packet::IN_ORDER, Ordering::Release);
+            (*packet).completion_signal = signal;
+            (*packet).header.store(KERNEL | Packet::BARRIER_BIT, Ordering::Release);
             (open().ring)((*queue).doorbell, index.cast_signed());
         }
     }
 
     fn finished(&self, queue: &HsaQueue) -> u64 {
-        // SAFETY: a signal that is never destroyed.
-        u64::try_from(MANY - unsafe { (open().load)(self.known(queue).1) }).unwrap()
+        // SAFETY: the signal is never destroyed.
+        u64::try_from(INITIAL_SIGNAL_VALUE - unsafe { (open().load)(self.handle_and_signal(queue).1) }).unwrap()
     }
 }
 
 #[test]
-fn the_levels_are_those_of_the_machine() {
+fn levels_match_the_machine() {
     let device = Device::open();
     let queue = device.queue();
     let has_driver = machine() == WITH_DRIVER;

@@ -1,16 +1,16 @@
-//! The third way: the tools interface of `ROCr`, the runtime below HIP. For programs that use it without HIP, or with a HIP
-//! that is linked statically: there is neither a table of HIP's nor a name of HIP's to be found.
+//! Interception of `ROCr`, the runtime below HIP, through its tools interface. For programs that use it without HIP, or with a HIP that
+//! is linked statically: these have neither HIP's table nor its names.
 //!
-//! `ROCr` looks for tools among the libraries of the process ([`HSA_AMD_TOOL_PRIORITY`]) and in `HSA_TOOLS_LIB`, and shows each its
-//! table of functions; where it registers itself with `rocprofiler-register`, the same table comes that way. Every
-//! exported function goes through it.
+//! `ROCr` passes its API table to tools: to the libraries of the process that export [`HSA_AMD_TOOL_PRIORITY`], and to those that
+//! `HSA_TOOLS_LIB` names. Where it registers with `rocprofiler-register`, the same table arrives that way. All exported functions
+//! dispatch through the table.
 //!
 //! ```text
-//!   a program writes packets into its queue and rings the queue's doorbell ──► signal store ──► gate ──► real store
+//!   the program writes packets into its queue and rings the queue's doorbell ──► signal store ──► gate ──► real store
 //! ```
-//! We stand in front of the doorbell, where the thread is the program's own and holds no lock of the runtime's. The runtime's
-//! own offer, intercept queues, copies every packet, holds a lock meanwhile, and at times goes on in the thread that serves all
-//! signals of the process: nobody may wait there.
+//! The doorbell is hooked because there the thread is the program's own and holds no lock of the runtime. `ROCr`'s intercept queues are
+//! not used: they copy every packet with a lock held, and sometimes run on the thread that serves all signals of the process, which
+//! must not block.
 
 #[cfg(test)]
 mod conformance;
@@ -29,15 +29,15 @@ use crate::runtime::existing_runtime;
 use queue::HsaQueue;
 use table::{QueueHandle, Status, Store};
 
-/// Shows the runtime that this library is a tool. The larger, the later: profilers come before us, and what they put into the
-/// table is real to us.
+/// Identifies this library as a tool. Tools with a larger priority get the table later. Profilers get it before this library, so that
+/// the functions they put there are the real ones to the hooks.
 #[unsafe(no_mangle)]
 pub(crate) static HSA_AMD_TOOL_PRIORITY: u32 = 100_000;
 
-/// The runtime begins, and shows us its table.
+/// Called by the runtime when it is initialized.
 ///
 /// # Safety
-/// The table is the runtime's.
+/// `table` is the runtime's list of tables.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn OnLoad(
     table: *mut c_void,
@@ -45,47 +45,49 @@ pub(crate) unsafe extern "C" fn OnLoad(
     _failed: u64,
     _names: *const *const c_char,
 ) -> bool {
-    // SAFETY: by the caller's word.
-    unsafe { take(table) };
+    // SAFETY: the caller guarantees the runtime's list.
+    unsafe { intercept(table) };
     true
 }
 
-/// The runtime ends, and all its queues with it.
+/// Called by the runtime when it is shut down, which destroys all its queues.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn OnUnload() {
-    run_isolated(|| doorbells::take_all(retire));
+    run_isolated(|| doorbells::remove_all(retire));
 }
 
-/// Puts our functions into the table.
+/// Installs the hooks in the runtime's table.
 ///
 /// # Safety
-/// The table is null or one of the runtime's, which lets it be changed at this moment.
-pub(super) unsafe fn take(table: *mut c_void) {
+/// `table` is null or a runtime's list of tables, which the runtime permits to be changed during this call.
+pub(super) unsafe fn intercept(table: *mut c_void) {
     run_isolated(|| {
         if crate::duplicate_library::is_inactive_duplicate() {
             return;
         }
-        stay();
-        // SAFETY: by the caller's word.
-        if !unsafe { table::put_hooks(table) } {
-            let what =
-                "a ROCr runtime's table of functions is not as expected, or another's is known already";
+        prevent_unloading();
+        // SAFETY: guaranteed by the caller.
+        if !unsafe { table::install_hooks(table) } {
             report(
                 Severity::Warning,
-                format_args!("{what}: programs that use it without HIP run unscheduled"),
+                format_args!(
+                    "a ROCr runtime's table of functions is not as expected, or another runtime's is in use already: \
+                     programs that use it without HIP run unscheduled"
+                ),
             );
         }
     });
 }
 
-/// Who was opened as a tool is closed when the runtime ends. We have threads, and stay.
-fn stay() {
-    // SAFETY: all zero is a valid value of this plain struct of addresses.
-    let mut own: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: the place is large enough, and the address is ours.
-    if unsafe { libc::dladdr(stay as *const c_void, &raw mut own) } != 0 && !own.dli_fname.is_null() {
-        // SAFETY: the C string that the loader keeps for a library that is loaded; nothing new is loaded.
-        unsafe { libc::dlopen(own.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
+/// The runtime closes its tools when it is shut down. This library has threads and must stay loaded.
+fn prevent_unloading() {
+    // SAFETY: all zero is a valid value of this struct of addresses.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` has room for the result, and the address is in this library.
+    let is_found = unsafe { libc::dladdr(prevent_unloading as *const c_void, &raw mut info) } != 0;
+    if is_found && !info.dli_fname.is_null() {
+        // SAFETY: the loader's own C string of a library that is loaded; loads nothing.
+        unsafe { libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
     }
 }
 
@@ -98,28 +100,27 @@ unsafe extern "C" fn queue_create(
     data: *mut c_void,
     private: u32,
     group: u32,
-    place: *mut QueueHandle,
+    created: *mut QueueHandle,
 ) -> Status {
     let Some(real) = table::QUEUE_CREATE.get() else { return table::NOT_INITIALIZED };
     // SAFETY: the caller's own arguments.
-    let status = unsafe { real(agent, size, kind, callback, data, private, group, place) };
-    if status == table::SUCCESS && !place.is_null() {
+    let status = unsafe { real(agent, size, kind, callback, data, private, group, created) };
+    if status == table::SUCCESS && !created.is_null() {
         run_isolated(|| {
-            if !is_seen_otherwise() {
-                // SAFETY: the runtime has just put a queue there.
-                doorbells::learn(unsafe { *place }, agent);
+            if !is_scheduled_otherwise() {
+                // SAFETY: the runtime has just stored the queue there.
+                doorbells::add(unsafe { *created }, agent);
             }
         });
     }
     status
 }
 
-/// Whether what uses the runtime is scheduled in another way: AMD's HIP and OpenCL are reached by their own tables and names,
-/// and their queues are theirs.
-fn is_seen_otherwise() -> bool {
-    static TOLD: AtomicBool = AtomicBool::new(false);
+/// Whether the process has AMD's HIP or OpenCL, which are scheduled through their own functions. Then the queues are theirs.
+fn is_scheduled_otherwise() -> bool {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
     let other = ["libamdhip64.so", "libamdocl64.so"].into_iter().find(|file| crate::loader::is_loaded(file));
-    if !TOLD.swap(true, Ordering::Relaxed) {
+    if !REPORTED.swap(true, Ordering::Relaxed) {
         match other {
             Some(file) => {
                 report(
@@ -141,25 +142,25 @@ unsafe extern "C" fn queue_destroy(queue: QueueHandle) -> Status {
     let Some(real) = table::QUEUE_DESTROY.get() else { return table::NOT_INITIALIZED };
     let mut signal = None;
     run_isolated(|| {
-        // SAFETY: the caller vouches for the queue until the real function has returned.
+        // SAFETY: the caller passes a queue that exists until the real function has returned.
         let doorbell = (!queue.is_null()).then(|| unsafe { (*queue).doorbell });
-        signal = doorbell.and_then(doorbells::forget).and_then(retire);
+        signal = doorbell.and_then(doorbells::remove).and_then(retire);
     });
     // SAFETY: the caller's own argument.
     let status = unsafe { real(queue) };
-    // Nothing on the device counts it down any more.
+    // The device does not decrement the signal after the queue was destroyed.
     if let (Some(signal), Some(destroy)) = (signal, table::SIGNAL_DESTROY.get()) {
-        // SAFETY: made by us, and used for the last time.
+        // SAFETY: `HsaQueue::new` created the signal, and its queue no longer uses it.
         unsafe { destroy(signal) };
     }
     status
 }
 
-/// Forgets a queue that is about to be destroyed. Answers with the signal that its markers used.
+/// Retires a queue that is about to be destroyed. Returns its marker signal.
 fn retire(doorbell: u64) -> Option<u64> {
     let key = usize::try_from(doorbell).ok()?;
     existing_runtime()?.untrack(key);
-    queue::take_signal(doorbell)
+    queue::take_marker_signal(doorbell)
 }
 
 /// `hsa_signal_store_relaxed`.
@@ -174,7 +175,7 @@ unsafe extern "C" fn store_release(signal: u64, value: i64) {
     unsafe { store(&table::STORE_RELEASE, signal, value) };
 }
 
-/// A signal is stored to. If it is a doorbell, what was written into its queue waits at the gate.
+/// Stores to a signal. If the signal is a doorbell, the packets that it submits pass the gate first.
 unsafe fn store(real: &table::Slot<Store>, signal: u64, value: i64) {
     let Some(real) = real.get() else { return };
     // SAFETY: the caller's own arguments.
@@ -182,11 +183,11 @@ unsafe fn store(real: &table::Slot<Store>, signal: u64, value: i64) {
     let Some(doorbell) = doorbells::find(signal) else { return real() };
     let ring = || {
         real();
-        doorbell.rung(value);
+        doorbell.record_ring(value);
     };
     match (OutermostHook::enter(), usize::try_from(signal)) {
         (Some(_outermost), Ok(key)) => {
-            doorbell.look_at_packets(value);
+            doorbell.inspect_packets(value);
             queue_hooks::launch_and_track(ring, key, || HsaQueue::new(doorbell));
         }
         _ => ring(),

@@ -1,37 +1,34 @@
-//! A queue of `ROCr`'s. A marker is a barrier packet behind everything in the queue, which counts a signal of ours down.
+//! A queue of `ROCr` as a hardware queue of the core. A marker is a barrier packet after all packets in the queue, which decrements a
+//! signal when it completes.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use xsched_core::{
-    Capabilities, DeviceId, DeviceKind, HalError, HwQueue, Level, LevelRequest, Marker, Order, Progress,
-};
+use xsched_core::{Capabilities, DeviceId, DeviceKind, HalError, HwQueue, Level, Marker, Order, Progress};
 use xsched_interpose::RevocableHandle;
-use xsched_ipc::report::{Severity, report};
 
 use super::doorbells::Doorbell;
-use super::table::{self, MANY_WRITERS, Packet, QueueHandle};
-use crate::platforms::hip::group::Member;
-use crate::platforms::hip::kfd;
+use super::table::{self, MULTIPLE_PRODUCERS, Packet, QueueHandle};
+use crate::platforms::hip::preemption::{Preemption, StopSupport};
 use crate::tracked_queue::VendorQueue;
 
-/// How long to wait before looking at the signal again.
-const POLL: Duration = Duration::from_micros(50);
+/// How long [`HwQueue::synchronize`] sleeps between two reads of the signal.
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// What the signal of a queue begins with: the device counts it down by one for each marker.
-const START: i64 = i64::MAX / 2;
+/// The initial value of a queue's signal. The device decrements it by one for each marker.
+const INITIAL_SIGNAL_VALUE: i64 = i64::MAX / 2;
 
-/// Signals by doorbell, until their queues are destroyed.
-static SIGNALS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+/// The marker signal of each queue, by its doorbell signal, until the queue is destroyed.
+static MARKER_SIGNALS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-/// The signal of a queue that is about to be destroyed.
-pub(super) fn take_signal(doorbell: u64) -> Option<u64> {
-    let mut signals = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
-    let at = signals.iter().position(|known| known.0 == doorbell)?;
-    Some(signals.swap_remove(at).1)
+/// Removes and returns the marker signal of a queue that is about to be destroyed.
+pub(super) fn take_marker_signal(doorbell: u64) -> Option<u64> {
+    let mut signals = MARKER_SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
+    let index = signals.iter().position(|known| known.0 == doorbell)?;
+    Some(signals.swap_remove(index).1)
 }
 
 #[derive(Clone, Copy)]
@@ -43,175 +40,153 @@ unsafe impl Sync for Handle {}
 
 /// See the head of this file.
 pub(super) struct HsaQueue {
-    lease: RevocableHandle<Handle>,
+    handle: RevocableHandle<Handle>,
     doorbell: &'static Doorbell,
-    /// The doorbell's handle: what has its place after it is not meant.
-    rings: u64,
-    signal: u64,
-    device: DeviceId,
-    capabilities: Capabilities,
-    marks: Mutex<Marks>,
-    queues: Option<Member>,
+    /// The doorbell's signal. If that of `doorbell` differs, its entry belongs to another queue now.
+    doorbell_signal: u64,
+    marker_signal: u64,
+    markers: Mutex<PacketMarkers>,
+    preemption: Preemption,
 }
 
-/// The number of a marker is that of the packets before and with it.
+/// A marker is the number of packets up to and including its own.
 #[derive(Default)]
-struct Marks {
-    placed: VecDeque<Marker>,
-    counted: u64,
+struct PacketMarkers {
+    pending: VecDeque<Marker>,
+    completed: u64,
     reached: Marker,
 }
 
 impl HsaQueue {
-    /// None if the runtime cannot be asked about it.
+    /// None if the runtime does not report the queue's device.
     pub(super) fn new(doorbell: &'static Doorbell) -> Option<Self> {
-        let rings = doorbell.signal();
+        let doorbell_signal = doorbell.signal();
         let device = device_of(doorbell.agent())?;
-        let mut signal = 0;
-        // SAFETY: any number of agents may use it; the place has room for a handle.
-        let status = unsafe { table::SIGNAL_CREATE.get()?(START, 0, std::ptr::null(), &raw mut signal) };
+        let mut marker_signal = 0;
+        let create = table::SIGNAL_CREATE.get()?;
+        // SAFETY: an empty list of consumers permits all agents; `marker_signal` has room for a handle.
+        let status = unsafe { create(INITIAL_SIGNAL_VALUE, 0, std::ptr::null(), &raw mut marker_signal) };
         if status != table::SUCCESS {
             return None;
         }
-        let mut signals = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
-        signals.retain(|known| known.0 != rings);
-        signals.push((rings, signal));
+        let mut signals = MARKER_SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
+        signals.retain(|known| known.0 != doorbell_signal);
+        signals.push((doorbell_signal, marker_signal));
         drop(signals);
-        let queues = Member::by_driver(device);
-        if let Err(why) = &queues {
-            tell_once(why);
-        }
-        let cost = queues.as_ref().map(|_| kfd::COST).map_err(Clone::clone);
-        let capabilities = Capabilities::block_only(format!("device {device}"), "");
-        let capabilities = capabilities.with_deactivate(cost.clone()).with_interrupt(cost);
-        let lease = RevocableHandle::new(Handle(doorbell.queue()));
-        let (marks, queues) = (Mutex::default(), queues.ok());
-        Some(Self { lease, doorbell, rings, signal, device, capabilities, marks, queues })
+        let stop_support = StopSupport::find_kfd(device);
+        stop_support.report_once("HSA");
+        let handle = RevocableHandle::new(Handle(doorbell.queue()));
+        let preemption = Preemption::register(device, stop_support);
+        Some(Self { handle, doorbell, doorbell_signal, marker_signal, markers: Mutex::default(), preemption })
     }
 
-    fn marks(&self) -> MutexGuard<'_, Marks> {
-        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn markers(&self) -> MutexGuard<'_, PacketMarkers> {
+        self.markers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn failed(&self, what: &'static str, why: impl Into<String>) -> HalError {
-        HalError::Driver { device: self.capabilities.device().to_owned(), what, why: why.into() }
-    }
-
-    /// Puts a marker behind everything in the queue. Only where nothing was written that was not rung for: to ring for the
-    /// marker would ring for that too.
-    fn place(&self) -> Result<Marker, &'static str> {
-        let full = "the queue is full, or being written to";
-        let placed = self.lease.with(|Handle(queue)| {
-            // SAFETY: the lease makes sure that the queue exists.
+    /// Places a barrier packet after all packets in the queue. Fails if the program has written packets without ringing the
+    /// doorbell for them: ringing it for the marker would submit those, too.
+    fn place_marker(&self) -> Result<Marker, &'static str> {
+        let placed = self.handle.with(|Handle(queue)| {
+            // SAFETY: while the handle is held the program cannot destroy the queue.
             let (kind, base, size) = unsafe { ((*queue).kind, (*queue).base, u64::from((*queue).size)) };
-            if kind != MANY_WRITERS || self.doorbell.signal() != self.rings {
-                return Err("only its program may write to the queue");
+            if kind != MULTIPLE_PRODUCERS || self.doorbell.signal() != self.doorbell_signal {
+                return Err("only the program may write to the queue");
             }
-            let (Some(read), Some(change), Some(ring)) =
-                (table::READ_INDEX.get(), table::CHANGE_WRITE_INDEX.get(), table::STORE_RELEASE.get())
+            let (Some(read_index), Some(exchange_write_index), Some(ring)) =
+                (table::READ_INDEX.get(), table::EXCHANGE_WRITE_INDEX.get(), table::STORE_RELEASE.get())
             else {
-                return Err("the runtime has ended");
+                return Err("the runtime was shut down");
             };
-            let index = self.doorbell.packets();
-            // The device may have read further than we have been told: then it is being written to.
+            let index = self.doorbell.rung_packets();
+            // The device may have read further than the recorded packets: then a program's thread is submitting some.
             // SAFETY: as above.
-            let room = unsafe { index.checked_sub(read(queue)) }.is_some_and(|unread| unread + 1 < size);
+            let unread = unsafe { index.checked_sub(read_index(queue)) };
+            let has_room = unread.is_some_and(|unread| unread + 1 < size);
             // SAFETY: as above.
-            if !room || unsafe { change(queue, index, index + 1) } != index {
-                return Err(full);
+            if !has_room || unsafe { exchange_write_index(queue, index, index + 1) } != index {
+                return Err("the queue is full, or the program is writing to it");
             }
-            let place = usize::try_from(index & (size - 1)).unwrap_or(0);
-            // SAFETY: the packet is ours since the index was changed, and there was room for it.
+            let slot = usize::try_from(index & (size - 1)).unwrap_or(0);
+            // SAFETY: the exchange of the write index has reserved this packet, and there was room for it.
             unsafe {
-                let packet = base.add(place);
+                let packet = base.add(slot);
                 packet.byte_add(4).cast::<u8>().write_bytes(0, size_of::<Packet>() - 4);
-                (*packet).done = self.signal;
-                // Release: the device sees a whole packet.
-                (*packet).header.store(Packet::BARRIER_AND | Packet::IN_ORDER, Ordering::Release);
-                ring(self.rings, index.cast_signed());
+                (*packet).completion_signal = self.marker_signal;
+                // Release: the device sees a complete packet.
+                (*packet).header.store(Packet::BARRIER_AND | Packet::BARRIER_BIT, Ordering::Release);
+                ring(self.doorbell_signal, index.cast_signed());
             }
-            self.doorbell.rung(index.cast_signed());
+            self.doorbell.record_ring(index.cast_signed());
             Ok(index + 1)
         });
         placed.unwrap_or(Err("the queue was destroyed"))
     }
-
-    /// What may only go on once the program does something must not be waited for.
-    fn waits_for_program(&self, marks: &Marks) -> bool {
-        self.doorbell.depends() > marks.reached
-    }
 }
 
-fn tell_once(why: &str) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, Ordering::Relaxed) {
-        report(Severity::Warning, format_args!("HSA is scheduled at level 1: {why}"));
-    }
-}
-
-/// A device by its address on the bus.
+/// The device of an agent, by its PCI address.
 fn device_of(agent: u64) -> Option<DeviceId> {
     /// `HSA_AMD_AGENT_INFO_BDFID` and `HSA_AMD_AGENT_INFO_DOMAIN`.
-    const ADDRESS: u32 = 0xa006;
+    const BDF_ID: u32 = 0xa006;
     const DOMAIN: u32 = 0xa00f;
-    let ask = |what: u32| {
-        let mut answer = 0_u32;
-        // SAFETY: the place has room for what is asked.
-        let status = unsafe { table::AGENT_INFO.get()?(agent, what, (&raw mut answer).cast::<c_void>()) };
-        (status == table::SUCCESS).then_some(answer)
+    let info = |attribute: u32| {
+        let mut value = 0_u32;
+        // SAFETY: `value` has room for each of the attributes.
+        let status = unsafe { table::AGENT_INFO.get()?(agent, attribute, (&raw mut value).cast::<c_void>()) };
+        (status == table::SUCCESS).then_some(value)
     };
-    let address = ask(ADDRESS)? & 0xffff;
-    Some(DeviceId::new(DeviceKind::Gpu, (ask(DOMAIN).unwrap_or(0) << 16) | address))
+    let address = info(BDF_ID)? & 0xffff;
+    Some(DeviceId::new(DeviceKind::Gpu, (info(DOMAIN).unwrap_or(0) << 16) | address))
 }
 
 impl VendorQueue for HsaQueue {
     fn revoke(&self) {
-        self.lease.revoke();
-        if let Some(queues) = &self.queues {
-            queues.leave();
-        }
+        self.handle.revoke();
+        self.preemption.unregister();
     }
 }
 
 impl HwQueue for HsaQueue {
     fn device(&self) -> DeviceId {
-        self.device
+        self.preemption.device()
     }
 
     fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+        self.preemption.capabilities()
     }
 
     fn mark(&self) -> Result<Marker, HalError> {
-        // Held meanwhile, so that markers lie in the queue in the order they have here.
-        let mut marks = self.marks();
-        let marker = self.place().map_err(|why| self.failed("placing a marker", why))?;
-        marks.placed.push_back(marker);
+        // Locked while the marker is placed, so that markers are pending in the order of their packets.
+        let mut markers = self.markers();
+        let marker = self.place_marker().map_err(|why| self.preemption.error("placing a marker", why))?;
+        markers.pending.push_back(marker);
         Ok(marker)
     }
 
     fn progress(&self) -> Progress {
-        let mut marks = self.marks();
-        let value = self.lease.with(|_| {
-            // SAFETY: the signal lives as long as the queue, which the lease makes sure of.
-            table::SIGNAL_LOAD.get().map(|load| unsafe { load(self.signal) })
+        let mut markers = self.markers();
+        let value = self.handle.with(|_| {
+            // SAFETY: the signal exists while the queue does, and the program cannot destroy the queue while the handle is held.
+            table::SIGNAL_LOAD.get().map(|load| unsafe { load(self.marker_signal) })
         });
         match value.flatten() {
             Some(value) => {
-                let counted = u64::try_from(START.saturating_sub(value)).unwrap_or(0);
-                while marks.counted < counted {
-                    marks.counted += 1;
-                    marks.reached = marks.placed.pop_front().unwrap_or(marks.reached);
+                let completed = u64::try_from(INITIAL_SIGNAL_VALUE.saturating_sub(value)).unwrap_or(0);
+                while markers.completed < completed {
+                    markers.completed += 1;
+                    markers.reached = markers.pending.pop_front().unwrap_or(markers.reached);
                 }
             }
-            None => marks.reached = Marker::MAX,
+            None => markers.reached = Marker::MAX,
         }
-        Progress { marker: marks.reached, at: None }
+        Progress { marker: markers.reached, at: None }
     }
 
+    /// A packet that may wait for the program must not be waited for: the calling thread may be the one that ends the wait.
     fn check_waitable(&self) -> Result<(), HalError> {
-        if self.waits_for_program(&self.marks()) {
-            return Err(self.failed("waiting for a marker", "the queue waits for the program"));
+        if self.doorbell.program_dependency() > self.markers().reached {
+            let why = "the queue waits for the program";
+            return Err(self.preemption.error("waiting for a marker", why));
         }
         Ok(())
     }
@@ -219,31 +194,24 @@ impl HwQueue for HsaQueue {
     fn synchronize(&self) -> Result<(), HalError> {
         let marker = self.mark()?;
         while self.progress().marker < marker {
-            std::thread::sleep(POLL);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
     fn preempt(&self, level: Level) -> Result<(), HalError> {
-        self.capabilities.negotiate(LevelRequest::Exactly(level))?;
-        let stopped = self.queues.as_ref().map_or(Ok(()), |queues| queues.set_stopped(true));
-        stopped.map_err(|why| self.failed("stopping the queues", why))
+        self.preemption.preempt(level)
     }
 
     fn restore(&self) -> Result<(), HalError> {
-        let going = self.queues.as_ref().map_or(Ok(()), |queues| queues.set_stopped(false));
-        going.map_err(|why| self.failed("letting the queues run on", why))
+        self.preemption.restore()
     }
 
     fn set_has_work(&self, has_work: bool) {
-        if let Some(queues) = &self.queues {
-            queues.set_has_work(has_work);
-        }
+        self.preemption.set_has_work(has_work);
     }
 
     fn order_changed(&self, order: Order) {
-        if let Some(queues) = &self.queues {
-            queues.follow(order);
-        }
+        self.preemption.set_order(order);
     }
 }

@@ -1,4 +1,5 @@
-//! How hooks are written here: one name in one list, plus one function; see `copies` for why each exists many times.
+//! The macro that declares the hooks of this platform: one name in one list, plus one function. [`super::runtime_copies`] explains
+//! why each hook exists once for each copy of the runtime.
 
 /// Makes hooks of a list of functions.
 ///
@@ -7,8 +8,8 @@
 ///     [166] fn hipGraphLaunch(graph: *mut c_void, stream: Stream) = |call, _, stream| launch(call, stream, LEGACY);
 /// }
 /// ```
-/// The number is the function's place in the runtime's table; functions without one are written `[none]`. `call` is a
-/// [`super::Call`]: the copy it goes to, and the real function with the caller's arguments, to be called exactly once.
+/// The number is the function's slot in the runtime's API table; a function without a slot has `[none]`. `call` is a
+/// [`super::Call`]: the copy of the runtime, and the real function with the caller's arguments, which must be called exactly once.
 macro_rules! hooks {
     ( $( [$($slot:tt)+] fn $name:ident($($argument:ident: $kind:ty),*) = $around:expr; )* ) => {
         /// The hooks, one for each copy.
@@ -17,14 +18,14 @@ macro_rules! hooks {
             use super::*;
             $(
                 pub(super) unsafe extern "C" fn $name<const COPY: usize>($($argument: $kind),*) -> Code {
-                    // Acquire: pairs with the Release of who handed this hook out.
+                    // Acquire: pairs with the Release of the code that published this hook.
                     let real = real::$name[COPY].load(::std::sync::atomic::Ordering::Acquire);
-                    // SAFETY: the list gives it the type that the vendor's header gives it. Whoever hands this hook
-                    // out has stored the function of this name before.
+                    // SAFETY: the list has the type of the vendor's header. The real function of this name is stored before the
+                    // hook is published.
                     let real = unsafe {
                         ::std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> Code>(real)
                     };
-                    // SAFETY: the caller vouches for the arguments, which are passed on as they are.
+                    // SAFETY: the caller's own arguments, passed on unchanged.
                     let mut real = || unsafe { real($($argument),*) };
                     match ::xsched_interpose::OutermostHook::enter() {
                         Some(_outermost) => ($around)(Call { copy: COPY, real: &mut real }, $($argument),*),
@@ -34,22 +35,22 @@ macro_rules! hooks {
             )*
         }
 
-        /// Where the vendor's functions are kept.
+        /// The vendor's functions, for each copy.
         #[allow(non_upper_case_globals, reason = "the vendor's names")]
         mod real {
             use super::*;
             $(
-                pub(super) static $name: [::std::sync::atomic::AtomicPtr<c_void>; copies::MOST] =
-                    [const { ::std::sync::atomic::AtomicPtr::new(::std::ptr::null_mut()) }; copies::MOST];
+                pub(super) static $name: [::std::sync::atomic::AtomicPtr<c_void>; runtime_copies::MAX_COPIES] =
+                    [const { ::std::sync::atomic::AtomicPtr::new(::std::ptr::null_mut()) }; runtime_copies::MAX_COPIES];
             )*
         }
 
-        /// Numbers for the hooks.
+        /// Numbers of the hooks.
         #[allow(non_camel_case_types, reason = "the vendor's names")]
         #[repr(u16)]
         enum Number { $($name),* }
 
-        /// What is known about each.
+        /// The description of each hook.
         #[allow(non_upper_case_globals, reason = "the vendor's names")]
         mod hook {
             use super::*;
@@ -57,44 +58,45 @@ macro_rules! hooks {
                 pub(super) static $name: Hook = Hook {
                     number: Number::$name as u16 + 1,
                     name: crate::hooks::c_name(concat!(stringify!($name), "\0")),
-                    slot: stubs::slot!($($slot)+),
+                    slot: hook_macro::slot!($($slot)+),
                     export: exported::$name as *const c_void,
-                    hooked: stubs::for_each_copy!(hooked::$name),
+                    hooked: hook_macro::for_each_copy!(hooked::$name),
                     real: &real::$name,
                     missing: missing as *const c_void,
                 };
             )*
         }
 
-        /// What programs reach by name: finds out which copy is meant, and goes on there as if it had been called itself.
+        /// The exports that programs call by name: each selects the copy of the runtime for the caller, and jumps to its hook with
+        /// the caller's registers and stack unchanged.
         #[allow(non_snake_case, reason = "the vendor's names")]
         mod exported {
             use super::*;
             $(
                 /// # Safety
-                /// As the vendor's function of this name demands.
+                /// As for the vendor's function of this name.
                 #[unsafe(no_mangle)]
                 #[unsafe(naked)]
                 pub(super) unsafe extern "C" fn $name() {
                     ::std::arch::naked_asm!(
-                        // Six registers hold arguments; none of these functions takes a floating point number.
+                        // Six registers hold arguments. No function of the list has a floating point argument.
                         "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9",
                         "sub rsp, 8",
                         // The caller's return address.
                         "mov rdi, qword ptr [rsp + 56]",
                         "lea rsi, [rip + {hook}]",
-                        "call {choose}",
+                        "call {select}",
                         "add rsp, 8",
                         "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
                         "jmp rax",
                         hook = sym hook::$name,
-                        choose = sym copies::choose,
+                        select = sym runtime_copies::select_target,
                     )
                 }
             )*
         }
 
-        /// All of them.
+        /// All hooks.
         static HOOKS: &[&Hook] = &[$(&hook::$name),*];
     };
 }
@@ -110,7 +112,7 @@ macro_rules! slot {
 }
 pub(super) use slot;
 
-/// As many as `copies::MOST`; the compiler counts.
+/// One instance for each of `runtime_copies::MAX_COPIES`; the compiler checks the number.
 macro_rules! for_each_copy {
     ($hook:path) => {{
         use $hook as hook;

@@ -1,0 +1,322 @@
+//! A HIP stream as a hardware queue of the core.
+
+use std::ffi::{c_char, c_int};
+use std::sync::Arc;
+use std::time::Duration;
+
+use xsched_core::{Capabilities, DeviceId, DeviceKind, HalError, HwQueue, Level, Marker, Order, Progress};
+use xsched_interpose::RevocableHandle;
+
+use super::event_markers::{self, CAPTURES, EventHandle, EventMarkers};
+use super::preemption::{Preemption, StopSupport};
+use super::stall_points::{self, StallWord};
+use super::vendor::{self, Code, Stream};
+use super::{runtime_copies, runtime_thread};
+use crate::tracked_queue::VendorQueue;
+
+/// The most devices of one runtime.
+const MAX_DEVICES: usize = 64;
+thread_local! {
+    /// Its address plus the ordinal of a device is the key of this thread's default stream on that device.
+    static THREAD_KEYS: [u8; MAX_DEVICES] = const { [0; MAX_DEVICES] };
+}
+
+/// The stream that an argument denotes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum StreamKind {
+    /// The legacy default stream of the calling thread's device.
+    Legacy,
+    /// The calling thread's own default stream.
+    PerThread,
+    /// A stream that the program created.
+    Created(Stream),
+}
+
+impl StreamKind {
+    /// The handle that denotes it in calls to the runtime.
+    fn handle(self) -> Stream {
+        match self {
+            Self::Legacy => std::ptr::null_mut(),
+            Self::PerThread => std::ptr::without_provenance_mut(2),
+            Self::Created(stream) => stream,
+        }
+    }
+
+    /// The handle of a stream that can be captured. The legacy default stream cannot.
+    pub(super) fn capturable(self) -> Option<Stream> {
+        (!matches!(self, Self::Legacy)).then(|| self.handle())
+    }
+}
+
+/// One stream of one copy of the runtime, with the key under which it is known.
+#[derive(Clone, Copy)]
+pub(super) struct StreamId {
+    pub(super) key: usize,
+    copy: usize,
+    kind: StreamKind,
+    /// The device's ordinal, known for default streams only.
+    ordinal: Option<c_int>,
+}
+
+impl StreamId {
+    /// Default streams are those of the calling thread's device. The copy must have a device: then `hipGetDevice` does not fail.
+    pub(super) fn resolve(copy: usize, kind: StreamKind) -> Option<Self> {
+        if let StreamKind::Created(stream) = kind {
+            return Some(Self { key: stream.addr(), copy, kind, ordinal: None });
+        }
+        let mut ordinal = 0;
+        // SAFETY: `ordinal` has room for the result.
+        if unsafe { vendor::GET_DEVICE.of(copy)?(&raw mut ordinal) } != vendor::SUCCESS {
+            return None;
+        }
+        let offset = usize::try_from(ordinal).ok().filter(|offset| *offset < MAX_DEVICES)?;
+        let key = match kind {
+            StreamKind::PerThread => thread_key()? + offset,
+            // An address inside the runtime's library: no stream has it.
+            _ => runtime_copies::base(copy) + offset,
+        };
+        Some(Self { key, copy, kind, ordinal: Some(ordinal) })
+    }
+
+    /// The ordinal of the device, if this is a default stream.
+    pub(super) fn ordinal(self) -> Option<c_int> {
+        self.ordinal
+    }
+}
+
+/// An address that is unique among the living threads; none on a thread that is exiting.
+fn thread_key() -> Option<usize> {
+    THREAD_KEYS.try_with(|keys| keys.as_ptr().addr()).ok()
+}
+
+#[derive(Clone, Copy)]
+struct Handle(Stream);
+
+// SAFETY: the runtime's functions may be called from any thread.
+unsafe impl Send for StreamKind {}
+// SAFETY: as above.
+unsafe impl Sync for StreamKind {}
+// SAFETY: as above.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+/// A stream of the program that is scheduled.
+pub(crate) struct HipStream {
+    copy: usize,
+    handle: RevocableHandle<Handle>,
+    kind: StreamKind,
+    key: usize,
+    ordinal: c_int,
+    markers: Arc<EventMarkers>,
+    preemption: Preemption,
+    /// Where stall points follow the markers.
+    stall_word: Option<&'static StallWord>,
+}
+
+/// What the runtime thread finds out about a stream.
+struct StreamInfo {
+    ordinal: c_int,
+    device: DeviceId,
+    events: Vec<EventHandle>,
+    stop_support: StopSupport,
+}
+
+impl HipStream {
+    /// None if the runtime does not report the stream's device.
+    pub(super) fn new(stream: StreamId) -> Option<Self> {
+        let StreamId { copy, kind, ordinal, key } = stream;
+        let handle = Handle(kind.handle());
+        let info = runtime_thread::call(move || stream_info(copy, handle, ordinal)).flatten()?;
+        info.stop_support.report_once("HIP");
+        let stall_word = match &info.stop_support {
+            StopSupport::StallPoints { word, .. } => Some(*word),
+            _ => None,
+        };
+        let markers = Arc::new(EventMarkers::new(copy, info.ordinal, info.events));
+        let polled: std::sync::Weak<EventMarkers> = Arc::downgrade(&markers);
+        runtime_thread::poll(polled);
+        Some(Self {
+            copy,
+            handle: RevocableHandle::new(handle),
+            kind,
+            key,
+            ordinal: info.ordinal,
+            markers,
+            // On this thread: the runtime thread serves all devices and must not wait for the lock of one.
+            preemption: Preemption::register(info.device, info.stop_support),
+            stall_word,
+        })
+    }
+
+    /// Whether the stream's handle denotes another stream on the calling thread: default streams are those of the thread's
+    /// current device, or of the thread itself.
+    fn is_out_of_reach(&self) -> bool {
+        match self.kind {
+            StreamKind::Created(_) => false,
+            default => StreamId::resolve(self.copy, default).is_none_or(|stream| stream.key != self.key),
+        }
+    }
+
+    /// Places a marker. No stream may be captured meanwhile.
+    fn place_marker(&self) -> Result<Marker, String> {
+        let record = vendor::EVENT_RECORD.of(self.copy);
+        let (record, event) = record.zip(self.markers.take_event()).ok_or("the runtime creates no events")?;
+        let place = |event: EventHandle| {
+            let recorded = if self.is_out_of_reach() {
+                // The device's legacy default stream is this stream, or waits for it as for all streams of the device.
+                let (copy, ordinal) = (self.copy, self.ordinal);
+                runtime_thread::call(move || record_on_legacy_stream(copy, ordinal, event))
+            } else {
+                self.handle.with(|Handle(stream)| {
+                    // SAFETY: while the handle is held the program cannot destroy the stream; the event is of its device.
+                    let code = unsafe { record(event.0, stream) };
+                    if let (vendor::SUCCESS, Some(word)) = (code, self.stall_word) {
+                        word.place(self.copy, stream);
+                    }
+                    code
+                })
+            };
+            match recorded {
+                Some(vendor::SUCCESS) => Ok(()),
+                Some(code) => Err(format!("error {code}")),
+                None => Err("the stream was destroyed".to_owned()),
+            }
+        };
+        self.markers.place(event, place)
+    }
+}
+
+/// The ordinal of a stream's device; none if the stream does not belong to this copy.
+pub(super) fn device_of_stream(copy: usize, stream: Stream) -> Option<c_int> {
+    let stream = Handle(stream);
+    runtime_thread::call(move || query_device(copy, stream)).flatten()
+}
+
+/// For the runtime thread: the call may fail.
+fn query_device(copy: usize, Handle(stream): Handle) -> Option<c_int> {
+    let mut ordinal = 0;
+    // SAFETY: `ordinal` has room for the result; the runtime rejects an invalid stream.
+    let code = unsafe { vendor::STREAM_DEVICE.of(copy)?(stream, &raw mut ordinal) };
+    (code == vendor::SUCCESS).then_some(ordinal)
+}
+
+/// For the runtime thread: each call may fail.
+fn stream_info(copy: usize, stream: Handle, ordinal: Option<c_int>) -> Option<StreamInfo> {
+    let ordinal = ordinal.or_else(|| query_device(copy, stream))?;
+    let mut name = [0_u8; 32];
+    // SAFETY: `name` has room for 31 characters and a zero byte.
+    let code = unsafe { vendor::PCI_BUS_ID.of(copy)?(name.as_mut_ptr().cast::<c_char>(), 31, ordinal) };
+    let address = (code == vendor::SUCCESS).then(|| parse_pci_address(&name))??;
+    let device = DeviceId::new(DeviceKind::Gpu, address);
+    let events = event_markers::allocate_events(copy, ordinal)?;
+    // SAFETY: the runtime rejects an ordinal that does not exist.
+    let is_current = unsafe { vendor::SET_DEVICE.of(copy)?(ordinal) } == vendor::SUCCESS;
+    let find_word = || stall_points::find_word(copy, ordinal);
+    let find_support = || StopSupport::find_kfd(device).or_stall_points(find_word);
+    is_current.then(|| StreamInfo { ordinal, device, events, stop_support: find_support() })
+}
+
+/// For the runtime thread: the legacy default stream is that of the current device.
+fn record_on_legacy_stream(copy: usize, ordinal: c_int, event: EventHandle) -> Code {
+    let functions = vendor::SET_DEVICE.of(copy).zip(vendor::EVENT_RECORD.of(copy));
+    functions.map_or(vendor::NOT_INITIALIZED, |(set_device, record)| {
+        // SAFETY: the runtime rejects an ordinal that does not exist.
+        match unsafe { set_device(ordinal) } {
+            // SAFETY: the event is of this device, whose legacy default stream always exists.
+            vendor::SUCCESS => unsafe { record(event.0, std::ptr::null_mut()) },
+            code => code,
+        }
+    })
+}
+
+/// Domain, bus, device and function of an address such as `0000:c1:00.0`, as one number.
+fn parse_pci_address(name: &[u8]) -> Option<u32> {
+    let text = std::ffi::CStr::from_bytes_until_nul(name).ok()?.to_str().ok()?;
+    let mut parts = text.split([':', '.']).map(|part| u32::from_str_radix(part, 16).ok());
+    let mut part = || parts.next().flatten();
+    let (domain, bus, slot) = (part()?, part()?, part()?);
+    Some((domain << 16) | (bus << 8) | (slot << 3) | part().unwrap_or(0))
+}
+
+impl VendorQueue for HipStream {
+    fn revoke(&self) {
+        self.handle.revoke();
+        self.preemption.unregister();
+    }
+
+    fn belongs_to(&self, device: usize) -> bool {
+        usize::try_from(self.ordinal)
+            .is_ok_and(|ordinal| runtime_copies::base(self.copy) + ordinal == device)
+    }
+}
+
+impl HwQueue for HipStream {
+    fn device(&self) -> DeviceId {
+        self.preemption.device()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        self.preemption.capabilities()
+    }
+
+    fn mark(&self) -> Result<Marker, HalError> {
+        let placed = event_markers::check_may_place().map_err(str::to_owned).and_then(|()| {
+            let placed = CAPTURES.unless_capturing(|| self.place_marker());
+            placed.unwrap_or_else(|| Err("a stream is being captured".to_owned()))
+        });
+        placed.map_err(|why| self.preemption.error("placing a marker", why))
+    }
+
+    fn progress(&self) -> Progress {
+        Progress { marker: self.markers.reached(), at: None }
+    }
+
+    fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError> {
+        let is_reached = self.markers.wait(marker, timeout);
+        is_reached
+            .ok_or_else(|| self.preemption.error("waiting for a marker", "a stream is being captured"))
+    }
+
+    fn synchronize(&self) -> Result<(), HalError> {
+        let error = |why: String| self.preemption.error("synchronizing", why);
+        let synchronize = vendor::STREAM_SYNCHRONIZE.of(self.copy);
+        let synchronize =
+            synchronize.ok_or_else(|| error("the runtime lacks hipStreamSynchronize".to_owned()))?;
+        // SAFETY: while the handle is held the program cannot destroy the stream.
+        match self.handle.with(|Handle(stream)| unsafe { synchronize(stream) }) {
+            Some(vendor::SUCCESS) => Ok(()),
+            Some(code) => Err(error(format!("error {code}"))),
+            None => Err(error("the stream was destroyed".to_owned())),
+        }
+    }
+
+    /// The hardware queues stop once all streams of the process on the device are preempted; see [`super::device_queues`].
+    fn preempt(&self, level: Level) -> Result<(), HalError> {
+        self.preemption.preempt(level)
+    }
+
+    fn restore(&self) -> Result<(), HalError> {
+        self.preemption.restore()
+    }
+
+    fn set_has_work(&self, has_work: bool) {
+        self.preemption.set_has_work(has_work);
+    }
+
+    fn order_changed(&self, order: Order) {
+        self.preemption.set_order(order);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_pci_address;
+
+    #[test]
+    fn pci_addresses_are_parsed() {
+        assert_eq!(parse_pci_address(b"0000:c1:00.0\0"), Some(0xc100));
+        assert_eq!(parse_pci_address(b"0002:03:1f.2\0rest"), Some((2 << 16) | (3 << 8) | (0x1f << 3) | 2));
+        assert_eq!(parse_pci_address(b"no address\0"), None);
+    }
+}
