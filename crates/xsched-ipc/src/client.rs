@@ -1,4 +1,4 @@
-//! The program's end: puts queues under the control of a scheduler, once there is one.
+//! The client: puts the queues of a process under the control of a scheduler.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,90 +9,91 @@ use crate::hinting::{self, HintFailure};
 use crate::local::Membership;
 use crate::notifier::Notifier;
 use crate::page::{Page, PageError, SLOTS};
-use crate::program::{Call, Program, lock};
 use crate::protocol::{HintRequest, Request};
+use crate::scheduled_process::{ScheduledProcess, SchedulerEndpoint, lock};
 use crate::scheduled_queue::ScheduledQueue;
 use crate::service_link::{ClientInfo, ServiceLink};
 
-pub use crate::program::PATIENCE;
+pub use crate::scheduled_process::SCHEDULER_HEARTBEAT_TIMEOUT;
 
-/// Why a queue could not be put under control.
+/// Why a queue is not scheduled.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The device cannot be preempted that deep.
+    /// The device does not support the preemption level.
     #[error(transparent)]
     Level(#[from] LevelError),
-    /// Every slot is taken.
-    #[error("this program has {SLOTS} queues under control already; this one runs unscheduled")]
+    /// All slots of the page are in use.
+    #[error(
+        "this process already has {SLOTS} scheduled queues, which is the maximum: this queue runs unscheduled"
+    )]
     NoSlot,
-    /// No thread could be started.
-    #[error("no thread to carry out the scheduler's orders: {0}")]
+    /// A thread could not be started.
+    #[error("cannot start a thread that carries out the scheduler's orders: {0}")]
     NoThread(#[from] std::io::Error),
 }
 
-/// Why a program could not be given a scheduler.
+/// Why a process could not be bound to a scheduler.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerError {
-    /// No thread could be started.
-    #[error("no thread for the scheduler, or to carry out its orders: {0}")]
+    /// A thread could not be started.
+    #[error("cannot start a thread for the local scheduler or for its orders: {0}")]
     NoThread(#[from] std::io::Error),
-    /// There is no memory to share with it.
+    /// The shared page could not be created.
     #[error(transparent)]
     Page(#[from] PageError),
 }
 
-/// A program's connection to its scheduler. Starts its threads with the first queue.
+/// The connection of a process to its scheduler. Starts its threads with the first queue.
 pub struct Client {
-    program: Arc<Program>,
-    follows: Mutex<Follows>,
+    process: Arc<ScheduledProcess>,
+    state: Mutex<ClientState>,
 }
 
-/// Whose orders a program follows.
-struct Follows {
-    /// It has queues: from now on there is somebody to be scheduled.
-    started: bool,
-    whom: Whom,
-    /// The scheduler inside the process, once it was started. It is kept for when the program comes back to it.
+struct ClientState {
+    /// The process has had a queue: a scheduler is bound as soon as it is selected.
+    is_started: bool,
+    selected: SelectedScheduler,
+    /// The local scheduler, once it was started. It is kept: the process may select it again.
     local: Option<Arc<Membership>>,
-    /// What a scheduler of the program's own is set to.
+    /// The parameters of the local scheduler's policy.
     params: Params,
 }
 
 #[derive(Clone)]
-enum Whom {
-    Nobody,
-    /// Whose page was handed over.
-    Page,
+enum SelectedScheduler {
+    None,
+    /// The scheduler that made the page given to [`Client::new`].
+    PageOwner,
     Local(Arc<Membership>),
     Service(Arc<ServiceLink>),
 }
 
 impl Client {
-    fn made(page: Arc<Page>, call: Call, whom: Whom) -> Self {
-        let follows = Follows { started: false, whom, local: None, params: Params::default() };
-        Self { program: Arc::new(Program::new(page, call)), follows: Mutex::new(follows) }
+    fn with(page: Arc<Page>, endpoint: SchedulerEndpoint, selected: SelectedScheduler) -> Self {
+        let state = ClientState { is_started: false, selected, local: None, params: Params::default() };
+        Self { process: Arc::new(ScheduledProcess::new(page, endpoint)), state: Mutex::new(state) }
     }
 
-    /// Joins a scheduler through the page it made for this program.
+    /// A process that is scheduled through a page which its scheduler made.
     #[must_use]
     pub fn new(page: Arc<Page>, notifier: Notifier) -> Self {
-        Self::made(page, Call::Notifier(notifier), Whom::Page)
+        Self::with(page, SchedulerEndpoint::Notifier(notifier), SelectedScheduler::PageOwner)
     }
 
-    /// Nobody schedules: the program alone decides.
+    /// A process without a scheduler.
     pub fn unscheduled() -> Result<Self, PageError> {
-        Ok(Self::made(Page::private()?, Call::Nobody, Whom::Nobody))
+        Ok(Self::with(Page::private()?, SchedulerEndpoint::None, SelectedScheduler::None))
     }
 
-    /// Joins the service with the first queue, and again whenever the service was gone. Until then, and in between,
-    /// the program runs unscheduled.
-    pub fn with_service(introduction: ClientInfo) -> Result<Self, PageError> {
+    /// A process that the service schedules. It connects with the first queue, and again whenever the service was gone. It
+    /// runs unscheduled while it is not connected.
+    pub fn with_service(info: ClientInfo) -> Result<Self, PageError> {
         let client = Self::unscheduled()?;
-        lock(&client.follows).whom = Whom::Service(Arc::new(ServiceLink::new(introduction)));
+        lock(&client.state).selected = SelectedScheduler::Service(Arc::new(ServiceLink::new(info)));
         Ok(client)
     }
 
-    /// Has a scheduler inside this process schedule it.
+    /// A process with a local scheduler.
     pub fn with_local_scheduler(
         policy: &'static PolicyInfo,
         params: Params,
@@ -103,138 +104,145 @@ impl Client {
         Ok(client)
     }
 
-    /// From now on the program alone decides. What it suspended itself stays suspended.
+    /// Leaves the scheduler. Queues that the program itself has suspended stay suspended.
     pub fn use_no_scheduler(&self) {
-        let mut follows = lock(&self.follows);
-        follows.leave();
-        follows.whom = Whom::Nobody;
-        self.program.go_home();
+        let mut state = lock(&self.state);
+        state.stop_service_link();
+        state.selected = SelectedScheduler::None;
+        self.process.unbind();
     }
 
-    /// From now on a scheduler inside this process schedules it, by this policy.
+    /// Binds the process to a local scheduler with this policy.
     pub fn use_local_scheduler(
         &self,
         policy: &'static PolicyInfo,
         params: Params,
         hints: Hints,
     ) -> Result<(), SchedulerError> {
-        let mut follows = lock(&self.follows);
-        let member = match &follows.local {
+        let mut state = lock(&self.state);
+        let member = match &state.local {
             Some(member) => Arc::clone(member),
             None => Arc::new(Membership::start(policy, hints)?),
         };
-        follows.local = Some(Arc::clone(&member));
-        follows.params = params;
+        state.local = Some(Arc::clone(&member));
+        state.params = params;
         member.set_policy(Some(policy), params);
-        if matches!(follows.whom, Whom::Local(_)) {
+        if matches!(state.selected, SelectedScheduler::Local(_)) {
             return Ok(());
         }
-        follows.leave();
-        follows.whom = Whom::Local(Arc::clone(&member));
-        self.begin(&follows)?;
-        drop(follows);
+        state.stop_service_link();
+        state.selected = SelectedScheduler::Local(Arc::clone(&member));
+        self.bind_selected(&state)?;
+        drop(state);
         self.sync_with_scheduler();
         Ok(())
     }
 
-    /// From now on the service schedules the program. Gives it a moment to answer, and to take note of the queues.
-    pub fn use_service(&self, introduction: ClientInfo) -> Result<(), SchedulerError> {
-        let mut follows = lock(&self.follows);
-        if matches!(follows.whom, Whom::Service(_)) {
+    /// Binds the process to the service. Waits until the service has replied and has read the page, with a timeout.
+    pub fn use_service(&self, info: ClientInfo) -> Result<(), SchedulerError> {
+        let mut state = lock(&self.state);
+        if matches!(state.selected, SelectedScheduler::Service(_)) {
             return Ok(());
         }
-        follows.leave();
-        self.program.go_home();
-        let service = Arc::new(ServiceLink::new(introduction));
-        follows.whom = Whom::Service(Arc::clone(&service));
-        self.begin(&follows)?;
-        if follows.started {
-            service.wait_for_first_attempt(hinting::PATIENCE);
+        state.stop_service_link();
+        self.process.unbind();
+        let service = Arc::new(ServiceLink::new(info));
+        state.selected = SelectedScheduler::Service(Arc::clone(&service));
+        self.bind_selected(&state)?;
+        if state.is_started {
+            service.wait_for_first_attempt(hinting::SERVICE_REPLY_TIMEOUT);
         }
-        drop(follows);
+        drop(state);
         self.sync_with_scheduler();
         Ok(())
     }
 
-    /// Dependencies a moment until the scheduler has seen the queues there are, so that what is launched next obeys its orders.
+    /// Waits until the scheduler has read the page and written its orders, so that the next launch obeys them. A service that
+    /// does not reply is waited for once.
     pub fn sync_with_scheduler(&self) {
-        hinting::sync_with_scheduler(&self.program.seat().call);
+        hinting::sync_with_scheduler(&self.process.binding().endpoint);
     }
 
-    /// What a scheduler of the program's own is set to.
+    /// The parameters of the local scheduler's policy.
     #[must_use]
     pub fn params(&self) -> Params {
-        lock(&self.follows).params
+        lock(&self.state).params
     }
 
-    /// Changes the settings of the policy that schedules this program; the service's only where that allows it.
+    /// Changes the parameters of the policy that schedules this process. The service may refuse.
     pub fn configure(&self, change: impl FnOnce(&mut Params)) -> Result<(), HintFailure> {
-        let mut follows = lock(&self.follows);
-        let before = follows.params;
-        let mut params = before;
+        let mut state = lock(&self.state);
+        let previous = state.params;
+        let mut params = previous;
         change(&mut params);
-        match &follows.whom {
-            Whom::Nobody | Whom::Page => {}
-            Whom::Local(member) => member.set_policy(None, params),
-            Whom::Service(_) => {
-                if let Call::Service(line) = &self.program.seat().call {
+        match &state.selected {
+            SelectedScheduler::None | SelectedScheduler::PageOwner => {}
+            SelectedScheduler::Local(member) => member.set_policy(None, params),
+            SelectedScheduler::Service(_) => {
+                if let SchedulerEndpoint::Service(connection) = &self.process.binding().endpoint {
                     let timeslice_us = i64::try_from(params.timeslice.get().0 / 1_000).unwrap_or(i64::MAX);
-                    let timeslice_us = (params.timeslice != before.timeslice).then_some(timeslice_us);
-                    let k = (params.k != before.k).then_some(params.k);
-                    line.ask(&Request::Policy { name: None, timeslice_us, k })?;
+                    let timeslice_us = (params.timeslice != previous.timeslice).then_some(timeslice_us);
+                    let k = (params.k != previous.k).then_some(params.k);
+                    connection.request(&Request::Policy { name: None, timeslice_us, k })?;
                 }
             }
         }
-        follows.params = params;
+        state.params = params;
         Ok(())
     }
 
-    /// Changes the hint_request of the whole program, for the scheduler it has now.
+    /// Changes the hints of the process with its current scheduler.
     pub fn hint(&self, hint_request: &HintRequest) -> Result<(), HintFailure> {
         hint_request.applied_to(Hints::default())?;
-        match &self.program.seat().call {
-            Call::Local(member) => Ok(member.hint(hint_request)?),
-            Call::Service(line) => line.ask(&Request::Hint(hint_request.clone())),
-            Call::Notifier(_) | Call::Nobody => Ok(()),
+        match &self.process.binding().endpoint {
+            SchedulerEndpoint::Local(member) => Ok(member.hint(hint_request)?),
+            SchedulerEndpoint::Service(connection) => {
+                connection.request(&Request::Hint(hint_request.clone()))
+            }
+            SchedulerEndpoint::Notifier(_) | SchedulerEndpoint::None => Ok(()),
         }
     }
 
-    /// Puts a hardware queue under the scheduler's control. The first one waits a moment for the service to answer.
+    /// Puts a hardware queue under the scheduler's control. The first call waits up to 100 ms for the service.
     pub fn join(&self, hw: Arc<dyn HwQueue>, level: LevelRequest) -> Result<Arc<ScheduledQueue>, JoinError> {
         hw.capabilities().negotiate(level)?;
         self.start()?;
-        let queue = self.program.add(|page| ScheduledQueue::new(&self.program, page, hw, level))?;
-        self.program.notify();
+        let device = hw.device();
+        let queue =
+            self.process.add_queue(device, |page| ScheduledQueue::new(&self.process, page, hw, level))?;
+        self.process.threads().ensure_enforcer(&self.process, device)?;
+        self.process.notify();
         Ok(queue)
     }
 
     fn start(&self) -> std::io::Result<()> {
-        let mut follows = lock(&self.follows);
-        if follows.started {
+        let mut state = lock(&self.state);
+        if state.is_started {
             return Ok(());
         }
-        follows.started = true;
-        self.begin(&follows).inspect_err(|_| follows.started = false)
+        state.is_started = true;
+        self.bind_selected(&state).inspect_err(|_| state.is_started = false)
     }
 
-    /// Meets the scheduler, if there are queues to be scheduled.
-    fn begin(&self, follows: &Follows) -> std::io::Result<()> {
-        if !follows.started {
+    /// Binds the process to the selected scheduler, if it has had a queue.
+    fn bind_selected(&self, state: &ClientState) -> std::io::Result<()> {
+        if !state.is_started {
             return Ok(());
         }
-        match &follows.whom {
-            Whom::Nobody => {}
-            Whom::Page => self.program.start_agents()?,
-            Whom::Service(service) => service.start(&self.program)?,
-            Whom::Local(member) => {
-                self.program.start_agents()?;
-                let left = self.program.seat();
-                self.program.take_seat(member.page(), Call::Local(Arc::clone(member)), || true);
-                self.program.part_from(&left);
+        let process = &self.process;
+        match &state.selected {
+            SelectedScheduler::None => {}
+            SelectedScheduler::PageOwner => process.threads().start(process)?,
+            SelectedScheduler::Service(service) => service.start(process)?,
+            SelectedScheduler::Local(member) => {
+                process.threads().start(process)?;
+                let old = process.binding();
+                process.bind_to(member.page(), SchedulerEndpoint::Local(Arc::clone(member)), || true);
+                process.disconnect(&old);
                 for (slot, hint_request) in
-                    self.program.living().iter().filter_map(|queue| queue.own_hint_request())
+                    process.queues().iter().filter_map(|queue| queue.own_hint_request())
                 {
-                    // One that left meanwhile needs no hint.
+                    // A queue that was destroyed meanwhile needs no hint.
                     let _ = member.hint_queue(slot, &hint_request);
                 }
             }
@@ -242,18 +250,15 @@ impl Client {
         Ok(())
     }
 
-    /// Calls `real`, which waits for everything on a device, and takes note of the queues that are idle afterwards.
-    /// `completed` says whether it did.
+    /// Calls `real`, which waits for all work on a device, and marks the queues of the device idle if `completed` returns true.
     pub fn synchronized<R>(
         &self,
         device: DeviceId,
         real: impl FnOnce() -> R,
         completed: impl FnOnce(&R) -> bool,
     ) -> R {
-        let mut queues = self.program.living();
-        queues.retain(|queue| {
-            queue.launch_path().hw().device() == device && !queue.launch_path().gate().is_free()
-        });
+        let mut queues = self.process.queues_on(device);
+        queues.retain(|queue| !queue.launch_path().gate().is_free());
         let waits: Vec<_> = queues.iter().map(|queue| queue.launch_path().begin_wait()).collect();
         let result = real();
         if completed(&result) {
@@ -262,44 +267,44 @@ impl Client {
         result
     }
 
-    /// Whether some queues of the program were stopped once while others ran: since then it matters who waits for whom.
+    /// Whether dependencies between queues have to be reported: once some queues of the process were stopped while others ran.
     #[must_use]
     pub fn tracks_dependencies(&self) -> bool {
-        self.program.tracks_dependencies()
+        self.process.tracks_dependencies()
     }
 
-    /// Some queue may have become idle: finds out soon which.
+    /// Has the watcher poll soon, if a queue may have become idle.
     pub fn poll_soon(&self) {
-        let queues = self.program.living();
-        // All of them take note.
+        let queues = self.process.queues();
+        // `count` and not `any`: every queue has to be marked.
         if queues.iter().filter(|queue| queue.launch_path().may_have_become_idle()).count() > 0 {
-            self.program.poll_now();
+            self.process.poll_now();
         }
     }
 
-    /// Frees every queue and leaves the scheduler for good: the program is about to end.
+    /// Frees every queue and leaves the scheduler for good. Call this when the process is about to exit.
     pub fn shut_down(&self) {
-        let mut follows = lock(&self.follows);
-        follows.leave();
-        follows.whom = Whom::Nobody;
-        if let Some(local) = &follows.local {
+        let mut state = lock(&self.state);
+        state.stop_service_link();
+        state.selected = SelectedScheduler::None;
+        if let Some(local) = &state.local {
             local.release();
         }
-        self.program.lose_scheduler();
+        self.process.on_scheduler_lost();
     }
 
-    /// To be called in a child after fork, before anything else is done there: leaves the scheduler's page and the
-    /// connection to the parent. Takes no lock and makes system calls only. The child's copies of the queues are free
-    /// and must not be dropped, nor may this: forget them, and begin anew.
+    /// Leaves the page and the connection to the parent. Call this in a child after fork, before anything else. It takes no
+    /// lock and makes only system calls. The child's copies of the queues are free. The child must drop neither them nor this
+    /// client: it forgets them and creates a new client.
     pub fn detach_in_child(&self) {
-        self.program.detach_in_child();
+        self.process.detach_in_child();
     }
 }
 
-impl Follows {
-    /// Does not connect again.
-    fn leave(&self) {
-        if let Whom::Service(service) = &self.whom {
+impl ClientState {
+    /// Has the service link not connect again.
+    fn stop_service_link(&self) {
+        if let SelectedScheduler::Service(service) = &self.selected {
             service.stop();
         }
     }

@@ -1,108 +1,109 @@
-//! Which queues of this program wait for which others, and how the scheduler is told.
+//! Which queues of this process depend on which, and how that is published to the scheduler.
 //!
-//! The scheduler must never hold a queue that a running one waits for. It reads who waits for whom from the slots of
-//! the page; here the points they wait for are kept, and forgotten once reached.
+//! The scheduler must not hold a queue that a running queue depends on. It reads the dependencies from the slots of the page.
+//! The events behind them are kept here, and removed once reached.
 
 use std::sync::{Arc, Mutex, Weak};
 
 use xsched_core::RecordedEvent;
 
 use crate::page::Dependencies;
-use crate::program::lock;
+use crate::scheduled_process::lock;
 use crate::scheduled_queue::ScheduledQueue;
 
 #[derive(Default)]
 pub(crate) struct DependencyTracker {
-    waits: Mutex<Vec<Wait>>,
+    dependencies: Mutex<Vec<Dependency>>,
 }
 
-struct Wait {
-    waiter: Weak<ScheduledQueue>,
-    /// Whose point it is. None: what was launched before anybody counted may wait for any queue of the program, until
-    /// the waiter itself has come this far.
-    holder: Option<Weak<ScheduledQueue>>,
-    point: RecordedEvent,
+struct Dependency {
+    /// The queue that waits.
+    consumer: Weak<ScheduledQueue>,
+    /// The queue of the event. None: the consumer's work was launched before dependencies were tracked, and may depend on any
+    /// queue of the process until the consumer itself has reached the event.
+    producer: Option<Weak<ScheduledQueue>>,
+    event: RecordedEvent,
 }
 
-impl Wait {
-    fn is_over(&self) -> bool {
-        match &self.holder {
-            None => self.waiter.upgrade().is_none_or(|waiter| waiter.has_reached(self.point)),
-            Some(holder) => holder.upgrade().is_none_or(|holder| holder.has_reached(self.point)),
-        }
+impl Dependency {
+    fn is_resolved(&self) -> bool {
+        let queue = self.producer.as_ref().unwrap_or(&self.consumer);
+        queue.upgrade().is_none_or(|queue| queue.has_reached(self.event))
     }
 }
 
 impl DependencyTracker {
-    /// `waiter` waits for a point on `holder`.
+    /// `consumer` waits for an event of `producer`.
     pub(crate) fn add(
         &self,
-        waiter: &Arc<ScheduledQueue>,
-        holder: &Arc<ScheduledQueue>,
-        point: RecordedEvent,
+        consumer: &Arc<ScheduledQueue>,
+        producer: &Arc<ScheduledQueue>,
+        event: RecordedEvent,
     ) {
-        self.enter(waiter, Some(Arc::downgrade(holder)), point);
+        self.insert(consumer, Some(Arc::downgrade(producer)), event);
     }
 
-    /// `waiter` may wait for anybody until it has come to `point` itself.
-    pub(crate) fn add_unknown(&self, waiter: &Arc<ScheduledQueue>, point: RecordedEvent) {
-        self.enter(waiter, None, point);
+    /// `consumer` may wait for any queue of the process until it has reached `event` itself.
+    pub(crate) fn add_unknown(&self, consumer: &Arc<ScheduledQueue>, event: RecordedEvent) {
+        self.insert(consumer, None, event);
     }
 
-    fn enter(
+    fn insert(
         &self,
-        waiter: &Arc<ScheduledQueue>,
-        holder: Option<Weak<ScheduledQueue>>,
-        point: RecordedEvent,
+        consumer: &Arc<ScheduledQueue>,
+        producer: Option<Weak<ScheduledQueue>>,
+        event: RecordedEvent,
     ) {
-        let mut waits = lock(&self.waits);
-        waits.push(Wait { waiter: Arc::downgrade(waiter), holder, point });
-        publish(waiter, &waits);
+        let mut dependencies = lock(&self.dependencies);
+        dependencies.push(Dependency { consumer: Arc::downgrade(consumer), producer, event });
+        publish(consumer, &dependencies);
     }
 
-    /// Says it all again, of these queues: they have other slots now.
-    pub(crate) fn publish_again(&self, waiters: &[Arc<ScheduledQueue>]) {
-        let waits = lock(&self.waits);
-        for waiter in waiters {
-            publish(waiter, &waits);
+    /// Publishes the dependencies of these queues again: they have moved to other slots.
+    pub(crate) fn publish_again(&self, consumers: &[Arc<ScheduledQueue>]) {
+        let dependencies = lock(&self.dependencies);
+        for consumer in consumers {
+            publish(consumer, &dependencies);
         }
     }
 
-    /// Forgets the waits that are over. Answers whether there were any.
-    pub(crate) fn forget_what_is_over(&self) -> bool {
-        // Handles to queues are dropped after the lock: the last one of a queue would take locks of its own.
-        let mut relieved: Vec<Arc<ScheduledQueue>> = Vec::new();
-        let mut waits = lock(&self.waits);
-        waits.retain(|wait| {
-            let over = wait.is_over();
-            if over {
-                relieved.extend(wait.waiter.upgrade());
+    /// Removes the dependencies whose events were reached. Returns whether there were any.
+    pub(crate) fn remove_resolved(&self) -> bool {
+        // Dropped after the lock is released: to drop the last handle on a queue takes locks.
+        let mut changed: Vec<Arc<ScheduledQueue>> = Vec::new();
+        let mut dependencies = lock(&self.dependencies);
+        dependencies.retain(|dependency| {
+            let is_resolved = dependency.is_resolved();
+            if is_resolved {
+                changed.extend(dependency.consumer.upgrade());
             }
-            !over
+            !is_resolved
         });
-        for waiter in &relieved {
-            publish(waiter, &waits);
+        for consumer in &changed {
+            publish(consumer, &dependencies);
         }
-        drop(waits);
-        !relieved.is_empty()
+        drop(dependencies);
+        !changed.is_empty()
     }
 }
 
-/// Writes into the waiter's slot whom it waits for.
-fn publish(waiter: &Arc<ScheduledQueue>, waits: &[Wait]) {
+/// Writes the dependencies of a queue into its slot.
+fn publish(consumer: &Arc<ScheduledQueue>, dependencies: &[Dependency]) {
     let (mut slots, mut n) = ([0; 4], 0);
-    for wait in waits.iter().filter(|wait| wait.waiter.ptr_eq(&Arc::downgrade(waiter))) {
-        let Some(holder) = &wait.holder else { return waiter.publish_dependencies(Dependencies::Any) };
-        // Without a slot it is not scheduled, and so not held.
-        let Some(holder) = holder.upgrade().and_then(|holder| holder.slot()) else { continue };
-        if slots[..n].contains(&holder) {
+    for dependency in dependencies.iter().filter(|entry| entry.consumer.ptr_eq(&Arc::downgrade(consumer))) {
+        let Some(producer) = &dependency.producer else {
+            return consumer.publish_dependencies(Dependencies::Any);
+        };
+        // A queue without a slot is unscheduled, and so never held.
+        let Some(slot) = producer.upgrade().and_then(|producer| producer.slot()) else { continue };
+        if slots[..n].contains(&slot) {
             continue;
         }
         if n == slots.len() {
-            return waiter.publish_dependencies(Dependencies::Any);
+            return consumer.publish_dependencies(Dependencies::Any);
         }
-        slots[n] = holder;
+        slots[n] = slot;
         n += 1;
     }
-    waiter.publish_dependencies(Dependencies::Slots(slots, n));
+    consumer.publish_dependencies(Dependencies::Slots(slots, n));
 }

@@ -1,70 +1,82 @@
-//! How a program's hints reach whoever schedules it, and what becomes of them.
+//! How the hints of a process reach its scheduler.
 //!
-//! Each has taken effect, or was refused, when the call returns: the next launch obeys it. A service that does not answer is
-//! waited for once, and not for long. What is said while nobody schedules is kept by the queues and told to the next
-//! scheduler.
+//! A hint has taken effect, or was refused, when the call returns: the next launch obeys it. A service that does not reply is
+//! waited for once, for [`SERVICE_REPLY_TIMEOUT`]. Queues keep hints that were given without a scheduler, and send them to the
+//! next one.
 
 use std::time::Duration;
 
 use xsched_core::HintError;
 
-use crate::program::Call;
 use crate::protocol::{HintRequest, Request};
+use crate::scheduled_process::SchedulerEndpoint;
 
-/// How long the service may take to answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a thread of the program waits for the service to reply to a request.
+pub(crate) const SERVICE_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a hint did not take effect.
 #[derive(Debug, thiserror::Error)]
 pub enum HintFailure {
-    /// It is out of range.
+    /// A value is out of range.
     #[error(transparent)]
     OutOfRange(#[from] HintError),
-    /// The scheduler knows no such queue.
-    #[error("the scheduler does not know the queue: it is gone, or one too many")]
-    UnknownQueue,
-    /// Too many queues have hint_request of their own.
+    /// The scheduler has no such queue.
     #[error(
-        "{} queues of this program have hints of their own: no more can",
+        "the scheduler does not know this queue: it was destroyed, or the process has more queues than can be scheduled"
+    )]
+    UnknownQueue,
+    /// Too many queues have hints of their own.
+    #[error(
+        "{} queues of this process have hints of their own, which is the maximum: set hints for the process instead",
         crate::coordinator::OWN_TASKS_PER_PROGRAM
     )]
     TooManyQueueHints,
     /// The service does not allow it.
-    #[error("the service refused: {0}")]
+    #[error("the service refused the request: {0}")]
     Refused(String),
-    /// The service did not answer.
-    #[error("the service did not answer")]
+    /// The service did not reply.
+    #[error("the service did not reply within {} s: is it stopped or overloaded?", SERVICE_REPLY_TIMEOUT.as_secs())]
     NoReply,
 }
 
-/// Tells the scheduler what the queue in a slot would like.
-pub(crate) fn hint_queue(call: &Call, slot: usize, hint_request: &HintRequest) -> Result<(), HintFailure> {
-    match call {
-        Call::Local(member) => member.hint_queue(slot, hint_request),
-        Call::Service(line) => line.ask(&Request::QueueHint { slot, hint_request: hint_request.clone() }),
-        // Whoever has nothing but the notifier is told by other ways; whoever has nobody keeps it for later.
-        Call::Notifier(_) | Call::Nobody => Ok(()),
-    }
-}
-
-/// A queue has given its slot back. Who had hint_request of its own waits until the scheduler has seen it: the slot's next queue
-/// is another, and has none.
-pub(crate) fn queue_left(call: &Call, had_wishes: bool) {
-    match call {
-        Call::Local(member) if had_wishes => member.look(),
-        Call::Service(_) if had_wishes => sync_with_scheduler(call),
-        Call::Notifier(_) | Call::Local(_) | Call::Service(_) | Call::Nobody => {}
-    }
-}
-
-/// Dependencies until the scheduler has seen all that the program shows and has said, and has given its orders.
-pub(crate) fn sync_with_scheduler(call: &Call) {
-    match call {
-        Call::Local(member) => member.sync_with_scheduler(),
-        Call::Service(line) => {
-            // Whatever it is asked, it looks at the program first. One that is gone or silent schedules nobody.
-            let _ = line.ask(&Request::Policy { name: None, timeslice_us: None, k: None });
+/// Sends the hints of the queue in a slot to the scheduler.
+pub(crate) fn hint_queue(
+    endpoint: &SchedulerEndpoint,
+    slot: usize,
+    hint_request: &HintRequest,
+) -> Result<(), HintFailure> {
+    match endpoint {
+        SchedulerEndpoint::Local(member) => member.hint_queue(slot, hint_request),
+        SchedulerEndpoint::Service(connection) => {
+            connection.request(&Request::QueueHint { slot, hint_request: hint_request.clone() })
         }
-        Call::Notifier(_) | Call::Nobody => {}
+        // The owner of a notifier sets hints itself. Without a scheduler the queue keeps them.
+        SchedulerEndpoint::Notifier(_) | SchedulerEndpoint::None => Ok(()),
+    }
+}
+
+/// A queue has released its slot. If it had hints of its own, this waits until the scheduler has seen that: the next queue in
+/// the slot must not inherit them.
+pub(crate) fn on_slot_released(endpoint: &SchedulerEndpoint, had_hints: bool) {
+    match endpoint {
+        SchedulerEndpoint::Local(member) if had_hints => member.look(),
+        SchedulerEndpoint::Service(_) if had_hints => sync_with_scheduler(endpoint),
+        SchedulerEndpoint::Notifier(_)
+        | SchedulerEndpoint::Local(_)
+        | SchedulerEndpoint::Service(_)
+        | SchedulerEndpoint::None => {}
+    }
+}
+
+/// Waits until the scheduler has read the page and written its orders.
+pub(crate) fn sync_with_scheduler(endpoint: &SchedulerEndpoint) {
+    match endpoint {
+        SchedulerEndpoint::Local(member) => member.sync_with_scheduler(),
+        SchedulerEndpoint::Service(connection) => {
+            // The service reads the page before it handles any request. If it is gone or does not reply, there are no orders
+            // to wait for.
+            let _ = connection.request(&Request::Policy { name: None, timeslice_us: None, k: None });
+        }
+        SchedulerEndpoint::Notifier(_) | SchedulerEndpoint::None => {}
     }
 }

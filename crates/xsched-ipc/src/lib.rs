@@ -12,26 +12,28 @@
 //! * [`protocol`], [`socket`]: what is said between a program, a tool and the service, and how.
 //! * [`tool`]: a tool's end: asks, and is answered.
 
-mod agent;
 pub mod client;
 pub mod coordinator;
 mod dependencies;
+mod enforcer;
 pub mod environment;
 mod hinting;
-mod line;
 pub mod local;
 pub mod metrics;
 pub mod notifier;
 pub mod page;
-mod program;
+mod process_threads;
 pub mod protocol;
 pub mod report;
+mod scheduled_process;
 mod scheduled_queue;
 pub mod service;
+mod service_connection;
 mod service_link;
 pub mod socket;
 pub mod threads;
 pub mod tool;
+mod watcher;
 
 pub use client::{Client, JoinError, SchedulerError};
 pub use coordinator::{ClientId, Coordinator};

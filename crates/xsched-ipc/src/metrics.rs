@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use xsched_core::{DeviceId, Nanos};
 
 use crate::protocol::{Reply, Status, TaskState, TaskStatus};
-use crate::socket::LONGEST;
+use crate::socket::MAX_PACKET_SIZE;
 
 /// What `Content-Type` a page of metrics has.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -322,7 +322,7 @@ impl Page {
 #[must_use]
 pub fn replies(text: &str) -> Vec<Reply> {
     // What JSON puts around a packet's text is far shorter than this.
-    let room = LONGEST - 256;
+    let room = MAX_PACKET_SIZE - 256;
     let mut packets = vec![String::new()];
     let mut taken = 0;
     for line in text.split_inclusive('\n') {

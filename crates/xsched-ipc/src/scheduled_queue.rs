@@ -1,4 +1,4 @@
-//! A queue with a slot in the page its program sits on.
+//! A queue with a slot in the page of its process.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
@@ -12,31 +12,31 @@ use xsched_core::{
 use crate::client::JoinError;
 use crate::hinting::{self, HintFailure};
 use crate::page::{Dependencies, Page, Slot};
-use crate::program::{Program, lock};
 use crate::protocol::{HintRequest, Settings};
+use crate::scheduled_process::{ScheduledProcess, lock};
 
-/// An XQueue under the scheduler's control. Gives its slot back when it is retired or dropped.
+/// An XQueue under the scheduler's control. Releases its slot when it is retired or dropped.
 pub struct ScheduledQueue {
     queue: XQueue,
-    /// None: there was no slot left, or the queue is retired; then it runs unscheduled.
-    place: Mutex<Option<Place>>,
-    /// What the watcher saw of it when it looked last.
-    look: Mutex<Epoch>,
-    /// What it was given of its own, kept for the next scheduler.
+    /// None if there was no free slot, or the queue is retired: then it runs unscheduled.
+    slot: Mutex<Option<AllocatedSlot>>,
+    /// The epoch at the watcher's last poll.
+    last_epoch: Mutex<Epoch>,
+    /// The hints of this queue. They are sent to every later scheduler too.
     hint_request: Mutex<HintRequest>,
-    program: Arc<Program>,
+    process: Arc<ScheduledProcess>,
 }
 
-struct Place {
+struct AllocatedSlot {
     page: Arc<Page>,
-    number: usize,
+    index: usize,
     slot: Shared<Slot>,
 }
 
-impl Place {
-    fn take(page: &Arc<Page>, hw: &dyn HwQueue) -> Option<Self> {
-        let number = page.allocate_slot(hw.device())?;
-        Some(Self { page: Arc::clone(page), number, slot: page.shared_slot(number)? })
+impl AllocatedSlot {
+    fn allocate(page: &Arc<Page>, hw: &dyn HwQueue) -> Option<Self> {
+        let index = page.allocate_slot(hw.device())?;
+        Some(Self { page: Arc::clone(page), index, slot: page.shared_slot(index)? })
     }
 
     fn gate(&self) -> Shared<Gate> {
@@ -44,9 +44,9 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for AllocatedSlot {
     fn drop(&mut self) {
-        self.page.release_slot(self.number);
+        self.page.release_slot(self.index);
     }
 }
 
@@ -59,92 +59,95 @@ impl Deref for ScheduledQueue {
 
 impl ScheduledQueue {
     pub(crate) fn new(
-        program: &Arc<Program>,
+        process: &Arc<ScheduledProcess>,
         page: &Arc<Page>,
         hw: Arc<dyn HwQueue>,
         level: LevelRequest,
     ) -> Result<Arc<Self>, JoinError> {
-        let place = Place::take(page, &*hw).ok_or(JoinError::NoSlot)?;
-        let queue = XQueue::new(program.next_queue_id(), hw, place.gate(), Arc::clone(program) as _, level)?;
-        let place = Mutex::new(Some(place));
-        let program = Arc::clone(program);
-        let joined =
-            Arc::new(Self { queue, place, look: Mutex::default(), hint_request: Mutex::default(), program });
-        joined.publish_settings();
-        Ok(joined)
+        let slot = AllocatedSlot::allocate(page, &*hw).ok_or(JoinError::NoSlot)?;
+        let queue = XQueue::new(process.next_queue_id(), hw, slot.gate(), Arc::clone(process) as _, level)?;
+        let scheduled = Arc::new(Self {
+            queue,
+            slot: Mutex::new(Some(slot)),
+            last_epoch: Mutex::default(),
+            hint_request: Mutex::default(),
+            process: Arc::clone(process),
+        });
+        scheduled.publish_settings();
+        Ok(scheduled)
     }
 
-    /// The number of its slot in the page, by which the scheduler knows it, as long as it has one.
+    /// The index of its slot in the page, by which the scheduler identifies it. None if the queue is unscheduled.
     #[must_use]
     pub fn slot(&self) -> Option<usize> {
-        lock(&self.place).as_ref().map(|place| place.number)
+        lock(&self.slot).as_ref().map(|slot| slot.index)
     }
 
-    /// Gives the queue hint_request of its own, and with them a task of its own. They count when this returns, and with every
-    /// scheduler that comes later.
+    /// Gives the queue hints of its own, which makes it a task of its own. They are in effect when this returns, and with
+    /// every later scheduler.
     pub fn hint(&self, hint_request: &HintRequest) -> Result<(), HintFailure> {
-        let mut own = lock(&self.hint_request);
-        let merged = own.clone().with(hint_request);
+        let mut current = lock(&self.hint_request);
+        let merged = current.clone().with(hint_request);
         merged.applied_to(xsched_core::Hints::default())?;
-        let told = match self.slot() {
-            Some(slot) => hinting::hint_queue(&self.program.seat().call, slot, &merged),
+        let result = match self.slot() {
+            Some(slot) => hinting::hint_queue(&self.process.binding().endpoint, slot, &merged),
             None => Ok(()),
         };
-        // A service that is silent was told, and may yet hear it.
-        if matches!(told, Ok(()) | Err(HintFailure::NoReply)) {
-            *own = merged;
+        // A service that did not reply may still receive the request.
+        if matches!(result, Ok(()) | Err(HintFailure::NoReply)) {
+            *current = merged;
         }
-        told
+        result
     }
 
-    /// The slot it has, and what it was given of its own, if it was.
+    /// The slot and the hints of this queue, if it has both.
     pub(crate) fn own_hint_request(&self) -> Option<(usize, HintRequest)> {
         let hint_request = lock(&self.hint_request).clone();
         (hint_request != HintRequest::default()).then_some((self.slot()?, hint_request))
     }
 
-    /// Limits what is in flight from now on, whatever the scheduler asks for.
+    /// Limits the work in flight from now on, whatever the order.
     pub fn set_own_limit(&self, limit: Limit) {
         self.queue.set_limit(Some(limit));
         self.publish_settings();
     }
 
-    /// Changes how deep the queue is stopped. Answers the level it has from now on.
+    /// Changes the preemption level. Returns the level in effect from now on.
     pub fn set_level(&self, level: LevelRequest) -> Result<xsched_core::Level, HalError> {
         let level = self.launch_path().set_level(level)?;
         self.publish_settings();
         Ok(level)
     }
 
-    /// Says that what is launched here from now on waits for a point on another queue, so that the other is not held
-    /// while this one may run.
-    pub fn depends_on(self: &Arc<Self>, holder: &Arc<Self>, event: RecordedEvent) {
-        if Arc::ptr_eq(self, holder) || holder.has_reached(event) {
+    /// Records that later launches of this queue depend on an event of `producer`, so that the scheduler does not hold
+    /// `producer` while this queue may run.
+    pub fn depends_on(self: &Arc<Self>, producer: &Arc<Self>, event: RecordedEvent) {
+        if Arc::ptr_eq(self, producer) || producer.has_reached(event) {
             return;
         }
-        self.program.waits.add(self, holder, event);
-        self.program.notify();
-        self.program.poll_now();
+        self.process.dependencies.add(self, producer, event);
+        self.process.notify();
+        self.process.poll_now();
     }
 
-    /// Says that what is on this queue now may wait for any queue of this program, until it is done.
+    /// Records that the work now in this queue may depend on any queue of the process, until it has completed.
     pub fn depends_on_any(self: &Arc<Self>) {
-        if let Some(point) = self.record() {
-            self.program.waits.add_unknown(self, point);
-            if self.program.is_divided() {
-                self.program.notify();
-                self.program.poll_now();
+        if let Some(event) = self.record() {
+            self.process.dependencies.add_unknown(self, event);
+            if self.process.is_partly_stopped() {
+                self.process.notify();
+                self.process.poll_now();
             }
         }
     }
 
-    /// Limits what is in flight while the scheduler asks for little of it.
+    /// Limits the work in flight while the queue is throttled.
     pub fn set_throttled_limit(&self, limit: Limit) {
         self.launch_path().set_limit(Some(limit));
         self.publish_settings();
     }
 
-    /// Changes how the queue is preempted and how much of it may be in flight. Changes nothing if one is out of range.
+    /// Changes the preemption level and the limit of work in flight. Changes nothing if a value is out of range.
     pub(crate) fn configure(&self, settings: Settings) -> Result<(), ConfigureError> {
         let limit = match (settings.threshold, settings.batch_size) {
             (None, None) => None,
@@ -167,49 +170,48 @@ impl ScheduledQueue {
         Ok(())
     }
 
-    /// Takes a slot in another page, and goes through the gate there from now on.
+    /// Allocates a slot in another page and uses the gate there from now on.
     pub(crate) fn move_to(&self, page: &Arc<Page>) {
-        let mut place = lock(&self.place);
-        // Who had no slot gets none now: it may be retired.
-        let Some(old) = place.take() else { return };
-        *place = Place::take(page, self.launch_path().hw());
-        let gate = place.as_ref().map_or_else(private_gate, Place::gate);
+        let mut slot = lock(&self.slot);
+        // A queue without a slot stays without: it may be retired.
+        let Some(old) = slot.take() else { return };
+        *slot = AllocatedSlot::allocate(page, self.launch_path().hw());
+        let gate = slot.as_ref().map_or_else(private_gate, AllocatedSlot::gate);
         self.launch_path().move_to(gate);
-        drop(place);
+        drop(slot);
         drop(old);
         self.publish_settings();
     }
 
-    /// The hardware queue is about to be destroyed: lets go what is stopped, and has the scheduler forget it.
+    /// Resumes the queue if it is stopped, and removes it from the scheduler. Call this before the hardware queue is
+    /// destroyed.
     pub fn retire(&self) {
-        let place = lock(&self.place).take();
-        if place.is_some() {
+        let slot = lock(&self.slot).take();
+        if slot.is_some() {
             self.launch_path().move_to(private_gate());
-            // A device that refuses has lost the queue already.
+            // If the device refuses, it has lost the queue already.
             let _ = self.queue.resume(Resume::default());
-            drop(place);
-            hinting::queue_left(
-                &self.program.seat().call,
-                lock(&self.hint_request).clone() != HintRequest::default(),
-            );
-            self.program.notify();
+            drop(slot);
+            let had_hints = *lock(&self.hint_request) != HintRequest::default();
+            hinting::on_slot_released(&self.process.binding().endpoint, had_hints);
+            self.process.notify();
         }
     }
 
-    /// Shows the scheduler that the device runs nothing of this queue any more, or may again. Answers whether that is
-    /// news. A device that refused to stop it has been asked, and others have waited long enough.
-    pub(crate) fn show_off(&self, off: bool) -> bool {
-        lock(&self.place).as_ref().is_some_and(|place| place.slot.set_drained(off) != off)
+    /// Publishes whether the device runs nothing of this queue any more. Returns whether that has changed. Also for a device
+    /// that refused to stop: the next task has waited long enough.
+    pub(crate) fn publish_drained(&self, is_drained: bool) -> bool {
+        lock(&self.slot).as_ref().is_some_and(|slot| slot.slot.set_drained(is_drained) != is_drained)
     }
 
-    /// Notes what the watcher sees now. Answers what it saw last.
-    pub(crate) fn note_look(&self, now: Epoch) -> Epoch {
-        std::mem::replace(&mut lock(&self.look), now)
+    /// Records the epoch that the watcher sees now. Returns the one before.
+    pub(crate) fn replace_last_epoch(&self, now: Epoch) -> Epoch {
+        std::mem::replace(&mut lock(&self.last_epoch), now)
     }
 
-    pub(crate) fn publish_dependencies(&self, waits: Dependencies) {
-        if let Some(place) = &*lock(&self.place) {
-            place.slot.set_dependencies(waits);
+    pub(crate) fn publish_dependencies(&self, dependencies: Dependencies) {
+        if let Some(slot) = &*lock(&self.slot) {
+            slot.slot.set_dependencies(dependencies);
         }
     }
 
@@ -219,11 +221,11 @@ impl ScheduledQueue {
             Limit::Count { threshold, batch_size } => (threshold, batch_size),
             Limit::Budget(_) => (0, 0),
         };
-        if let Some(place) = &*lock(&self.place) {
+        if let Some(slot) = &*lock(&self.slot) {
             let cost =
                 self.launch_path().hw().capabilities().cost(self.launch_path().level()).unwrap_or_default();
-            place.slot.publish_settings(level, threshold, batch_size);
-            place.slot.publish_switch_cost(cost.preempt + cost.restore);
+            slot.slot.publish_settings(level, threshold, batch_size);
+            slot.slot.publish_switch_cost(cost.preempt + cost.restore);
         }
     }
 }
@@ -238,7 +240,7 @@ fn private_gate() -> Shared<Gate> {
     Shared::from(Arc::new(Gate::default()))
 }
 
-/// Why a queue's settings were not changed.
+/// Why the settings of a queue were not changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigureError {
     #[error(transparent)]

@@ -1,14 +1,14 @@
-//! Keeps a program connected to the service.
+//! Keeps a process connected to the service.
 //!
 //! ```text
-//!              found, welcomed                      its end of the connection is closed
-//!   unscheduled ──────────────► scheduled: receive ────────────────────► everybody is freed at once
-//!        ▲   not there, or silent: try again after 50 ms, 100 ms, ... 1 s        │
-//!        └───────────────────────────────────────────────────────────────────────┘
+//!               connected, welcomed                  the service has closed the connection
+//!   unscheduled ──────────────────► scheduled: receive ────────────────────► all queues are freed at once
+//!        ▲     no service, or no reply: retry after 50 ms, 100 ms, ... 1 s            │
+//!        └────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! One thread, which mostly sleeps: in a receive while connected, so that the death of the service is noticed at once,
-//! and for up to a second while not.
+//! One thread. While connected it blocks in a receive, so that it notices the death of the service at once. While not
+//! connected it sleeps for up to 1 s.
 
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
@@ -19,214 +19,220 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
-use crate::line::Line;
 use crate::page::{Page, PageError};
-use crate::program::{Call, Program, lock};
 use crate::protocol::{HintRequest, PROTOCOL, Reply, Request};
 use crate::report::{Severity, report};
+use crate::scheduled_process::{ScheduledProcess, SchedulerEndpoint, lock};
+use crate::service_connection::ServiceConnection;
 use crate::socket::{Connection, Packet, SocketError};
 use crate::threads;
 
-/// How long the program's first queue waits for the service at most.
-const FIRST_PATIENCE: Duration = Duration::from_millis(100);
-/// How long a service that took the connection may take to answer.
-const WELCOME_PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
-/// How long to wait before trying again: at first, and at most.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long the first queue of a process waits for the first attempt to connect.
+const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long a service that has accepted the connection may take to reply to [`Request::Join`].
+const JOIN_REPLY_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// The pause before the second attempt to connect. It doubles with each further attempt.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
+/// The longest pause between two attempts to connect.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What a program tells the service about itself.
+/// What a process reports to the service when it joins.
 #[derive(Clone, Debug, Default)]
 pub struct ClientInfo {
-    /// Where the service may listen, in the order to try.
+    /// The sockets to try, in this order.
     pub sockets: Vec<PathBuf>,
-    /// What the program was named by its user, if it was.
+    /// The name that the user gave the process.
     pub name: Option<String>,
-    /// What it would like.
+    /// The requested hints.
     pub hint_request: HintRequest,
 }
 
 /// See the head of this file.
 pub(crate) struct ServiceLink {
-    introduction: ClientInfo,
-    /// Whether the first attempt is over, however it ended.
-    tried: Mutex<bool>,
+    info: ClientInfo,
+    /// Whether the first attempt to connect has ended, with or without success.
+    has_tried: Mutex<bool>,
     changed: Condvar,
-    stopped: AtomicBool,
+    is_stopped: AtomicBool,
 }
 
-/// Why the program is not connected.
+/// Why the process is not connected.
 #[derive(Debug, thiserror::Error)]
-enum NotJoined {
-    #[error("no service listens at {0}")]
-    Nobody(String),
+enum ConnectError {
+    #[error("no service listens at {0}: start one with `xsched serve`")]
+    NoService(String),
     #[error(transparent)]
     Socket(#[from] SocketError),
     #[error(transparent)]
     Page(#[from] PageError),
-    #[error("the service took the connection and does not answer")]
-    Silent,
-    #[error("the service refused: {0}")]
+    #[error("the service accepted the connection and did not reply within {} s", JOIN_REPLY_TIMEOUT.tv_sec)]
+    NoReply,
+    #[error("the service refused to schedule this process: {0}")]
     Refused(String),
-    #[error("the service answered with something else than a welcome")]
-    Confused,
-    #[error("no thread to carry out the scheduler's orders: {0}")]
-    NoAgent(std::io::Error),
-    #[error("the program has chosen another scheduler")]
-    Unwanted,
+    #[error("the service replied to the join request with a different message: it has another version")]
+    UnexpectedReply,
+    #[error("cannot start a thread that carries out the scheduler's orders: {0}")]
+    NoThread(std::io::Error),
+    #[error("the program has selected another scheduler")]
+    NotWanted,
 }
 
 impl ServiceLink {
-    pub(crate) fn new(introduction: ClientInfo) -> Self {
+    pub(crate) fn new(info: ClientInfo) -> Self {
         Self {
-            introduction,
-            tried: Mutex::new(false),
+            info,
+            has_tried: Mutex::new(false),
             changed: Condvar::new(),
-            stopped: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
         }
     }
 
-    /// Starts the thread, and gives it a moment to reach the service.
-    pub(crate) fn start(self: &Arc<Self>, program: &Arc<Program>) -> std::io::Result<()> {
-        let (link, program) = (Arc::clone(self), Arc::downgrade(program));
-        threads::start("xsched-link", move || link.keep_connected(&program))?;
-        self.wait_for_first_attempt(FIRST_PATIENCE);
+    /// Starts the thread, and waits up to [`FIRST_CONNECT_TIMEOUT`] for its first attempt.
+    pub(crate) fn start(self: &Arc<Self>, process: &Arc<ScheduledProcess>) -> std::io::Result<()> {
+        let (link, process) = (Arc::clone(self), Arc::downgrade(process));
+        threads::start("xsched-link", move || link.keep_connected(&process))?;
+        self.wait_for_first_attempt(FIRST_CONNECT_TIMEOUT);
         Ok(())
     }
 
-    /// Gives the thread so long to reach the service. It knows at once if there is none.
-    pub(crate) fn wait_for_first_attempt(&self, patience: Duration) {
-        let wait = self.changed.wait_timeout_while(lock(&self.tried), patience, |tried| !*tried);
+    /// Waits until the first attempt to connect has ended. It ends at once if no service listens.
+    pub(crate) fn wait_for_first_attempt(&self, timeout: Duration) {
+        let wait = self.changed.wait_timeout_while(lock(&self.has_tried), timeout, |has_tried| !*has_tried);
         drop(wait.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Does not connect again.
+    /// Has the thread not connect again.
     pub(crate) fn stop(&self) {
-        self.stopped.store(true, Ordering::SeqCst);
+        self.is_stopped.store(true, Ordering::SeqCst);
         self.changed.notify_all();
     }
 
-    fn keep_connected(&self, program: &Weak<Program>) {
-        let mut pause = SHORTEST_PAUSE;
-        while !self.stopped.load(Ordering::SeqCst) {
-            let Some(here) = program.upgrade() else { return };
-            match self.join(&here) {
-                Ok(line) => {
-                    drop(here);
-                    self.first_attempt_is_over();
-                    pause = SHORTEST_PAUSE;
-                    if !listen(&line, program) || self.stopped.load(Ordering::SeqCst) {
+    fn keep_connected(&self, process: &Weak<ScheduledProcess>) {
+        let mut delay = MIN_RETRY_DELAY;
+        while !self.is_stopped.load(Ordering::SeqCst) {
+            let Some(live_process) = process.upgrade() else { return };
+            match self.connect(&live_process) {
+                Ok(connection) => {
+                    drop(live_process);
+                    self.end_first_attempt();
+                    delay = MIN_RETRY_DELAY;
+                    if !receive(&connection, process) || self.is_stopped.load(Ordering::SeqCst) {
                         return;
                     }
-                    report(Severity::Info, format_args!("the service is gone: running on unscheduled"));
+                    report(
+                        Severity::Info,
+                        format_args!("lost the connection to the service: running unscheduled, reconnecting"),
+                    );
                 }
                 Err(why) => {
-                    drop(here);
-                    let severity =
-                        if self.first_attempt_is_over() { Severity::Info } else { Severity::Debug };
+                    drop(live_process);
+                    let severity = if self.end_first_attempt() { Severity::Info } else { Severity::Debug };
                     report(severity, format_args!("running unscheduled: {why}"));
                 }
             }
-            self.sleep(pause);
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            self.sleep(delay);
+            delay = (delay * 2).min(MAX_RETRY_DELAY);
         }
     }
 
-    /// Answers whether it was the first.
-    fn first_attempt_is_over(&self) -> bool {
-        let first = !std::mem::replace(&mut *lock(&self.tried), true);
+    /// Returns whether it was the first attempt.
+    fn end_first_attempt(&self) -> bool {
+        let is_first = !std::mem::replace(&mut *lock(&self.has_tried), true);
         self.changed.notify_all();
-        first
+        is_first
     }
 
-    fn sleep(&self, pause: Duration) {
-        let stopped = |_: &mut bool| !self.stopped.load(Ordering::SeqCst);
-        drop(self.changed.wait_timeout_while(lock(&self.tried), pause, stopped));
+    fn sleep(&self, delay: Duration) {
+        let continues = |_: &mut bool| !self.is_stopped.load(Ordering::SeqCst);
+        drop(self.changed.wait_timeout_while(lock(&self.has_tried), delay, continues));
     }
 
-    fn join(&self, program: &Arc<Program>) -> Result<Arc<Line>, NotJoined> {
-        let sockets = &self.introduction.sockets;
-        let found = sockets.iter().find_map(|path| Connection::to(path).ok());
-        let connection = found.ok_or_else(|| {
+    fn connect(&self, process: &Arc<ScheduledProcess>) -> Result<Arc<ServiceConnection>, ConnectError> {
+        let sockets = &self.info.sockets;
+        let connection = sockets.iter().find_map(|path| Connection::to(path).ok()).ok_or_else(|| {
             let paths: Vec<_> = sockets.iter().map(|path| path.display().to_string()).collect();
-            NotJoined::Nobody(paths.join(" or "))
+            ConnectError::NoService(paths.join(" or "))
         })?;
-        let line = Arc::new(Line::new(connection)?);
-        program.note_connection(Some(&line));
-        let page = self.introduce(line.connection()?, program).inspect_err(|_| {
-            program.note_connection(None);
+        let connection = Arc::new(ServiceConnection::new(connection)?);
+        process.record_connection(Some(&connection));
+        let page = self.join(connection.connection()?, process).inspect_err(|_| {
+            process.record_connection(None);
         })?;
-        let wanted = || !self.stopped.load(Ordering::SeqCst);
-        if !program.take_seat(&page, Call::Service(Arc::clone(&line)), wanted) {
-            line.hang_up();
-            return Err(NotJoined::Unwanted);
+        let is_wanted = || !self.is_stopped.load(Ordering::SeqCst);
+        if !process.bind_to(&page, SchedulerEndpoint::Service(Arc::clone(&connection)), is_wanted) {
+            connection.shut_down();
+            return Err(ConnectError::NotWanted);
         }
-        for (slot, hint_request) in program.living().iter().filter_map(|queue| queue.own_hint_request()) {
-            line.tell(&Request::QueueHint { slot, hint_request });
+        for (slot, hint_request) in process.queues().iter().filter_map(|queue| queue.own_hint_request()) {
+            connection.post(&Request::QueueHint { slot, hint_request });
         }
         report(Severity::Debug, format_args!("scheduled by the service"));
-        Ok(line)
+        Ok(connection)
     }
 
-    fn introduce(&self, connection: &Connection, program: &Arc<Program>) -> Result<Arc<Page>, NotJoined> {
+    fn join(
+        &self,
+        connection: &Connection,
+        process: &Arc<ScheduledProcess>,
+    ) -> Result<Arc<Page>, ConnectError> {
         let join = Request::Join {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            name: self.introduction.name.clone(),
-            hint_request: self.introduction.hint_request.clone(),
+            name: self.info.name.clone(),
+            hint_request: self.info.hint_request.clone(),
         };
         connection.send(&join, None, false)?;
-        let page = welcomed(connection)?;
-        program.start_agents().map_err(NotJoined::NoAgent)?;
+        let page = receive_welcome(connection)?;
+        process.threads().start(process).map_err(ConnectError::NoThread)?;
         Ok(page)
     }
 }
 
-fn welcomed(connection: &Connection) -> Result<Arc<Page>, NotJoined> {
+fn receive_welcome(connection: &Connection) -> Result<Arc<Page>, ConnectError> {
     let mut ready = [PollFd::from_borrowed_fd(connection.as_fd(), PollFlags::IN)];
-    // Interrupted or not, what counts is whether there is something to receive.
-    let _ = poll(&mut ready, Some(&WELCOME_PATIENCE));
+    // The receive below fails if this was interrupted or has timed out.
+    let _ = poll(&mut ready, Some(&JOIN_REPLY_TIMEOUT));
     match connection.receive::<Reply>(false)? {
-        None => Err(NotJoined::Silent),
+        None => Err(ConnectError::NoReply),
         Some(Packet::Message(Reply::Welcome { note, .. }, Some(page))) => {
             if let Some(note) = note {
                 report(Severity::Warning, format_args!("{note}"));
             }
             Ok(Page::attach(&page)?)
         }
-        Some(Packet::Message(Reply::Refused { why }, _)) => Err(NotJoined::Refused(why)),
-        Some(_) => Err(NotJoined::Confused),
+        Some(Packet::Message(Reply::Refused { why }, _)) => Err(ConnectError::Refused(why)),
+        Some(_) => Err(ConnectError::UnexpectedReply),
     }
 }
 
-/// Does what the service says until it is gone (true) or the program is (false).
-fn listen(line: &Arc<Line>, program: &Weak<Program>) -> bool {
+/// Handles the messages of the service. Returns true when the connection is lost, false when the process is gone.
+fn receive(connection: &Arc<ServiceConnection>, process: &Weak<ScheduledProcess>) -> bool {
     loop {
-        let received = line.connection().and_then(|connection| connection.receive::<Reply>(true));
-        let Some(program) = program.upgrade() else {
-            line.fall_silent();
+        let received = connection.connection().and_then(|connection| connection.receive::<Reply>(true));
+        let Some(process) = process.upgrade() else {
+            connection.cancel_pending();
             return false;
         };
         match received {
             Ok(Some(Packet::Message(Reply::Configure { slot, settings }, _))) => {
-                let queue = program.living().into_iter().find(|queue| queue.slot() == Some(slot));
+                let queue = process.queues().into_iter().find(|queue| queue.slot() == Some(slot));
                 if let Some(Err(why)) = queue.map(|queue| queue.configure(settings)) {
                     report(
                         Severity::Warning,
-                        format_args!("the settings of a queue stay as they are: {why}"),
+                        format_args!("the settings of the queue in slot {slot} were not changed: {why}"),
                     );
                 }
             }
             Ok(Some(Packet::Message(Reply::Refused { why }, _))) => {
-                report(Severity::Warning, format_args!("the service refused: {why}"));
-                line.answered(Err(why));
+                report(Severity::Warning, format_args!("the service refused the request: {why}"));
+                connection.on_reply(Err(why));
             }
-            Ok(Some(Packet::Message(Reply::Done | Reply::Policy { .. }, _))) => line.answered(Ok(())),
-            // A newer service may say more than this library understands.
-            Ok(_) | Err(SocketError::Rubbish(_)) => {}
+            Ok(Some(Packet::Message(Reply::Done | Reply::Policy { .. }, _))) => connection.on_reply(Ok(())),
+            // A newer service may send messages that this library does not know.
+            Ok(_) | Err(SocketError::Malformed(_)) => {}
             Err(SocketError::Closed | SocketError::System { .. }) => {
-                program.lose_service(line);
-                line.fall_silent();
+                process.on_service_lost(connection);
+                connection.cancel_pending();
                 return true;
             }
         }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// The longest packet either side sends.
-pub const LONGEST: usize = 64 * 1024;
+pub const MAX_PACKET_SIZE: usize = 64 * 1024;
 
 /// The packet that is a ring of the doorbell.
 const RING: &[u8] = b"!";
@@ -35,7 +35,7 @@ pub enum SocketError {
     },
     /// A packet that makes no sense.
     #[error("a packet that makes no sense: {0}")]
-    Rubbish(String),
+    Malformed(String),
 }
 
 fn system(what: &'static str) -> impl FnOnce(Errno) -> SocketError {
@@ -49,7 +49,7 @@ fn system(what: &'static str) -> impl FnOnce(Errno) -> SocketError {
 #[derive(Debug)]
 pub enum Packet<T> {
     /// The doorbell.
-    Ring,
+    Notification,
     /// A message, and the descriptor that came with it.
     Message(T, Option<OwnedFd>),
 }
@@ -79,7 +79,7 @@ impl Connection {
     }
 
     /// Ends the connection for both sides and for whoever waits on it, while others still hold it.
-    pub fn hang_up(&self) {
+    pub fn shut_down(&self) {
         // Fails only if the other side was quicker.
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
@@ -91,7 +91,7 @@ impl Connection {
         fd: Option<BorrowedFd<'_>>,
         wait: bool,
     ) -> Result<(), SocketError> {
-        let text = serde_json::to_vec(message).map_err(|error| SocketError::Rubbish(error.to_string()))?;
+        let text = serde_json::to_vec(message).map_err(|error| SocketError::Malformed(error.to_string()))?;
         self.send_packet(&text, fd, wait)
     }
 
@@ -116,7 +116,7 @@ impl Connection {
 
     /// Dependencies for the next packet. With `wait` false, answers none if there is none.
     pub fn receive<T: DeserializeOwned>(&self, wait: bool) -> Result<Option<Packet<T>>, SocketError> {
-        let mut text = vec![0; LONGEST];
+        let mut text = vec![0; MAX_PACKET_SIZE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags =
@@ -138,10 +138,10 @@ impl Connection {
         }
         match &text[..got.bytes] {
             [] => Err(SocketError::Closed),
-            RING => Ok(Some(Packet::Ring)),
+            RING => Ok(Some(Packet::Notification)),
             text => {
-                let message =
-                    serde_json::from_slice(text).map_err(|error| SocketError::Rubbish(error.to_string()))?;
+                let message = serde_json::from_slice(text)
+                    .map_err(|error| SocketError::Malformed(error.to_string()))?;
                 Ok(Some(Packet::Message(message, fd)))
             }
         }
@@ -191,7 +191,7 @@ mod tests {
         program.send(&Request::Status, None, true).unwrap();
         program.notify();
         let Some(Packet::Message(Request::Status, None)) = service.receive(true).unwrap() else { panic!() };
-        let Some(Packet::<Request>::Ring) = service.receive(true).unwrap() else { panic!() };
+        let Some(Packet::<Request>::Notification) = service.receive(true).unwrap() else { panic!() };
         let page = crate::Page::create().unwrap();
         service.send(&Reply::Welcome { version: "1".into(), note: None }, page.fd(), true).unwrap();
         let Some(Packet::Message(Reply::Welcome { .. }, Some(fd))) = program.receive(true).unwrap() else {
@@ -204,7 +204,7 @@ mod tests {
     fn rubbish_and_farewells_are_told_apart() {
         let (program, service) = pair();
         rustix::net::send(&program.0, b"rubbish", SendFlags::empty()).unwrap();
-        assert!(matches!(service.receive::<Request>(true), Err(SocketError::Rubbish(_))));
+        assert!(matches!(service.receive::<Request>(true), Err(SocketError::Malformed(_))));
         drop(program);
         assert!(matches!(service.receive::<Request>(true), Err(SocketError::Closed)));
         assert!(matches!(service.send(&Reply::Done, None, true), Err(SocketError::Closed)));

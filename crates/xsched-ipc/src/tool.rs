@@ -130,7 +130,7 @@ impl Tool {
             match self.connection.receive(true).map_err(|why| self.broken(why))? {
                 Some(Packet::Message(Reply::Refused { why }, _)) => return Err(ToolError::Refused(why)),
                 Some(Packet::Message(reply, _)) => return Ok(reply),
-                Some(Packet::Ring) | None => {}
+                Some(Packet::Notification) | None => {}
             }
         }
     }

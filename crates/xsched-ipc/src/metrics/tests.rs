@@ -160,7 +160,7 @@ fn a_page_for_many_tasks_travels_in_packets_that_fit() {
     assert!(replies.len() > 1);
     let mut joined = String::new();
     for (place, reply) in replies.iter().enumerate() {
-        assert!(serde_json::to_vec(reply).unwrap().len() <= LONGEST);
+        assert!(serde_json::to_vec(reply).unwrap().len() <= MAX_PACKET_SIZE);
         let Reply::Metrics { text, more } = reply else { panic!("{reply:?}") };
         assert!(text.ends_with('\n'));
         assert_eq!(*more, place + 1 < replies.len());

@@ -46,7 +46,7 @@ use crate::coordinator::Coordinator;
 use crate::metrics::Counters;
 use crate::notifier::Notifier;
 use crate::protocol::Event;
-use crate::socket::LONGEST;
+use crate::socket::MAX_PACKET_SIZE;
 
 pub use self::listen::{StartError, default_socket, request_shutdown};
 pub use self::permissions::{GROUP, Limit, Limits};
@@ -185,7 +185,7 @@ impl Service {
             group: permissions::group_id(GROUP),
             uid: rustix::process::geteuid().as_raw(),
             counters: Counters::default(),
-            packet: vec![0; LONGEST].into_boxed_slice(),
+            packet: vec![0; MAX_PACKET_SIZE].into_boxed_slice(),
             news: false,
             look_due: None,
             nice_due: None,
