@@ -1,20 +1,20 @@
-//! The doorbell: how programs call the scheduler. An eventfd, so that the scheduler can wait for many things at once.
+//! The notifier: how a process wakes its scheduler. An eventfd, so that the scheduler can wait for several at once.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A doorbell. Ringing is one write that never blocks; several rings before the scheduler looks count as one.
+/// Wakes a scheduler with one write that never blocks. Several notifications before the scheduler reads them count as one.
 #[derive(Debug)]
 pub struct Notifier(OwnedFd);
 
 impl Notifier {
-    /// A new one.
+    /// Creates a notifier.
     pub fn new() -> rustix::io::Result<Self> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
     }
 
-    /// One that was passed to this process.
+    /// Wraps a descriptor that was passed to this process.
     #[must_use]
     pub fn attach(fd: OwnedFd) -> Self {
         Self(fd)
@@ -25,13 +25,13 @@ impl Notifier {
         self.0.try_clone().map(Self)
     }
 
-    /// Calls the scheduler.
+    /// Wakes the scheduler.
     pub fn notify(&self) {
-        // Full means that it was rung four billion times and not answered: once more changes nothing.
+        // Fails if the counter is full: then a notification is pending.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Forgets all rings so far.
+    /// Clears all notifications so far.
     pub fn acknowledge(&self) {
         let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
     }

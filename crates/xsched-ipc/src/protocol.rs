@@ -1,40 +1,40 @@
-//! What is said over the socket. One packet, one message; JSON, so that versions can tell each other apart.
+//! The messages on the service's socket. One packet is one message in JSON, so that versions can be told apart.
 //!
 //! ```text
-//!   program ── Join ──────────────► service        tool ── Status, Set, Policy ... ──► service
+//!   process ── Join ──────────────► service        tool ── Status, Set, Policy ... ──► service
 //!           ◄─ Welcome + page fd ──                     ◄─ Status, Done, Refused ─────
-//!           ── (one byte: look!) ──►
+//!           ── one byte ──────────►
 //! ```
 //!
-//! A packet of one byte is a ring of the doorbell. Who is asking is never part of a message: the service takes the
-//! peer's process and user from the kernel.
+//! A packet of one byte is a notification: the page has changed. No message contains the identity of its sender: the service
+//! gets the peer's process and user from the kernel.
 
 use serde::{Deserialize, Serialize};
 use xsched_core::{Deadline, HintError, Hints, Laxity, Nanos, Priority, Share};
 
-/// Grows when old and new can no longer understand each other.
+/// The version of the protocol. Incremented with every incompatible change.
 pub const PROTOCOL: u32 = 2;
 
-/// What a task would like, or what is to be changed: only what is given counts.
+/// The hints that are requested for a task. Fields that are none are not changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HintRequest {
-    /// -256 to 255.
+    /// The priority, -256 to 255.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
-    /// Percent of the device.
+    /// The share, in percent of the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<i64>,
-    /// Microseconds from becoming ready; -1 takes it back.
+    /// The deadline in microseconds from the arrival of the work; -1 removes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<i64>,
-    /// Microseconds, priority before, priority after; a span of -1 takes it back.
+    /// The laxity: microseconds, priority before, priority after; -1 microseconds removes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub laxity: Option<(i64, i64, i64)>,
 }
 
 impl HintRequest {
-    /// These, with what `other` says in their place.
+    /// This request, overridden by the fields that `other` has.
     #[must_use]
     pub fn with(self, other: &Self) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl HintRequest {
         }
     }
 
-    /// What becomes of `hints` with these hint_request. Refuses all if one is out of range.
+    /// Applies the request to `hints`. Fails without a change if one value is out of range.
     pub fn applied_to(&self, mut hints: Hints) -> Result<Hints, HintError> {
         if let Some(priority) = self.priority {
             hints.priority = Priority::new(priority)?;
@@ -66,9 +66,9 @@ impl HintRequest {
         Ok(hints)
     }
 
-    /// The hint_request that lead to these hints, whatever went before.
+    /// The request that results in these hints, whatever the previous hints.
     #[must_use]
-    pub fn for_all_of(hints: Hints) -> Self {
+    pub fn from_hints(hints: Hints) -> Self {
         let micros = |span: Nanos| i64::try_from(span.0 / 1_000).unwrap_or(i64::MAX);
         Self {
             priority: Some(hints.priority.get().into()),
@@ -81,307 +81,307 @@ impl HintRequest {
     }
 }
 
-/// How a queue is preempted and how much of it may be in flight: only what is given counts.
+/// The settings of a queue: preemption level and limit of work in flight. Fields that are none are not changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// 1 to 3.
+    /// The preemption level, 1 to 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<i64>,
-    /// Commands in flight.
+    /// The maximum number of commands in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold: Option<i64>,
-    /// Commands from one marker to the next.
+    /// The number of commands from one marker to the next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<i64>,
 }
 
-/// Whom a command means.
+/// The processes that a request applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     /// One process.
     Pid(u32),
-    /// Every program that was given this name, or whose executable has it.
+    /// Every process with this name, given by its user or by its executable.
     Name(String),
 }
 
-/// What is asked of the service.
+/// A request to the service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "ask", content = "with", rename_all = "snake_case")]
+#[serde(tag = "request", content = "args", rename_all = "snake_case")]
 pub enum Request {
-    /// A program wants to be scheduled; answered with [`Reply::Welcome`] and the descriptor of its page.
+    /// Schedule the sending process. The reply is [`Reply::Welcome`] with the descriptor of its page.
     Join {
-        /// [`PROTOCOL`] of the program's library.
+        /// [`PROTOCOL`] of the library in the process.
         protocol: u32,
-        /// Version of the program's library, for people.
+        /// The version of the library in the process, for messages.
         version: String,
-        /// What the program was named by its user, if it was.
+        /// The name that the user gave the process.
         name: Option<String>,
-        /// What it would like.
+        /// The requested hints.
         hint_request: HintRequest,
     },
-    /// A joined program changes its own hint_request.
+    /// Change the hints of the joined process that sends this.
     Hint(HintRequest),
-    /// A joined program gives one of its queues hint_request of its own.
+    /// Give a queue of the joined process that sends this hints of its own.
     QueueHint {
         /// The queue's slot in the page.
         slot: usize,
-        /// What it would like.
+        /// The requested hints.
         hint_request: HintRequest,
     },
-    /// Everything there is to see.
+    /// Report the service, its tasks and its queues.
     Status,
-    /// Changes somebody's hint_request.
+    /// Change the hints of processes.
     Set {
-        /// Whose.
+        /// The processes.
         target: Target,
-        /// To what.
+        /// The requested hints.
         hint_request: HintRequest,
     },
-    /// Changes the hint_request of the process that asks, on whichever connection it joined; answered with [`Reply::PreviousHints`]. A
-    /// process in a container does not know the number the service knows it by.
+    /// Change the hints of the process that sends this, on whichever connection it joined. The reply is
+    /// [`Reply::PreviousHints`]. A process in a container does not know its process id on the host.
     SetOwn(HintRequest),
-    /// Gives one queue hint_request of its own, and with them a task of its own.
+    /// Give one queue hints of its own, which makes it a task of its own.
     SetQueue {
         /// The queue, by [`QueueStatus::handle`].
         queue: u64,
-        /// To what.
+        /// The requested hints.
         hint_request: HintRequest,
     },
-    /// Holds all of a program's launches until it is resumed.
+    /// Suspend processes.
     Suspend(Target),
-    /// Takes that back.
+    /// Resume suspended processes.
     Resume(Target),
-    /// Changes the policy and its settings; what is not given stays. Nothing given: just tells.
+    /// Change the policy and its parameters. Fields that are none are not changed. The reply is [`Reply::Policy`].
     Policy {
-        /// Either name of a policy.
+        /// The short or the long name of a policy.
         name: Option<String>,
-        /// Length of a turn.
+        /// The time slice.
         timeslice_us: Option<i64>,
-        /// Tasks at once under KEDF.
+        /// The number of tasks that KEDF runs at the same time.
         k: Option<usize>,
     },
-    /// Changes how one queue is preempted and how much of it is in flight; handed on to its program.
+    /// Change the settings of one queue. The service forwards them to its process.
     Configure {
         /// The queue, by [`QueueStatus::handle`].
         queue: u64,
-        /// To what.
+        /// The new settings.
         settings: Settings,
     },
-    /// Says which process owns the window that has the focus.
+    /// Set the process that owns the window with the input focus.
     Focus(Option<u32>),
-    /// From now on this connection is sent [`Reply::Events`] until it is closed.
+    /// Send [`Reply::Events`] on this connection until it is closed.
     Trace,
-    /// The metrics as Prometheus reads them.
+    /// Report the metrics in the text format of Prometheus.
     Metrics,
-    /// The asking process is about to become a program that joins with its first queue, which may take a while: the
-    /// service is needed for as long as that process lives.
+    /// Do not exit for idleness while the sending process exists: it is about to execute a program that joins with its first
+    /// queue.
     Expect,
-    /// Ends the service: a successor is about to take its place, or nobody needs it any more.
+    /// Shut the service down.
     Stop,
 }
 
-/// What the service answers.
+/// A reply of the service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "answer", content = "with", rename_all = "snake_case")]
+#[serde(tag = "reply", content = "args", rename_all = "snake_case")]
 pub enum Reply {
-    /// The program is scheduled; its page comes with this packet.
+    /// The process is scheduled. The packet carries the descriptor of its page.
     Welcome {
-        /// Version of the service, for people.
+        /// The version of the service, for messages.
         version: String,
-        /// What of its hint_request the program was not given, and why, in words for people.
+        /// A message for the user if requested hints were clamped: what was requested, what was granted and why.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<String>,
     },
-    /// It was done.
+    /// The request was carried out.
     Done,
-    /// It was done; this is what the program wished for before. Nothing: it has not joined, and nothing was changed.
+    /// The hints of the process before the request. None: the process has not joined, and nothing was changed.
     PreviousHints(Option<HintRequest>),
-    /// It was not done, and why, in words for people.
+    /// The request was refused and nothing was changed.
     Refused {
-        /// The reason.
+        /// A message for the user.
         why: String,
     },
-    /// Everything there is to see. Long lists come in several packets, all but the last with `more`.
+    /// The service, its tasks and its queues. Long lists need several packets, all but the last with `more`.
     Status(Status),
-    /// To a joined program, unasked: somebody changed the settings of one of its queues.
+    /// Sent to a joined process without a request: change the settings of one of its queues.
     Configure {
         /// The queue's slot in the page.
         slot: usize,
-        /// To what.
+        /// The new settings.
         settings: Settings,
     },
-    /// The policy at work.
+    /// The current policy.
     Policy {
-        /// Short name: `HPF`.
+        /// Its short name, for example `HPF`.
         name: String,
-        /// Length of a turn.
+        /// The time slice.
         timeslice_us: u64,
-        /// Tasks at once under KEDF.
+        /// The number of tasks that KEDF runs at the same time.
         k: usize,
     },
-    /// The metrics as Prometheus reads them. A long text comes in several packets, all but the last with `more`.
+    /// The metrics in the text format of Prometheus. A long text needs several packets, all but the last with `more`.
     Metrics {
-        /// The text, or the next whole lines of it.
+        /// The text, or its next complete lines.
         text: String,
         /// More lines follow in the next packet.
         more: bool,
     },
-    /// What has happened.
+    /// Events of the scheduler.
     Events {
-        /// In the order it happened.
+        /// In the order of time.
         events: Vec<Event>,
-        /// How many were lost because nobody read them in time.
+        /// The number of events lost before these, because the connection was full.
         lost: u64,
     },
 }
 
-/// The service and all that it schedules, at one moment.
+/// The service and all that it schedules, at one time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Version of the service.
+    /// The version of the service.
     pub version: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// Short name of the policy.
+    /// The short name of the policy.
     pub policy: String,
-    /// Monotonic clock at this moment: rates come from the difference of two.
+    /// The monotonic clock: rates are computed from two statuses.
     pub now_ns: u64,
-    /// Rounds the scheduler has made.
+    /// The number of decisions that the scheduler has made.
     pub rounds: u64,
     /// The tasks, by device.
     pub tasks: Vec<TaskStatus>,
-    /// The queues, by program.
+    /// The queues, by process.
     pub queues: Vec<QueueStatus>,
     /// More tasks and queues follow in the next packet.
     pub more: bool,
 }
 
-/// What a task is doing.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
-    /// Has no work.
+    /// It has no work.
     #[default]
     Idle,
-    /// Has work and may run.
+    /// It has work and may run.
     Running,
-    /// Has work and is held.
+    /// It has work and is held.
     Held,
-    /// A person suspended it.
+    /// It was suspended by request.
     Suspended,
 }
 
-/// One task, for people and programs to look at. Counters only grow.
+/// One task. Counters never decrease.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskStatus {
-    /// Its number.
+    /// Its identifier.
     pub task: u64,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// The user its process belongs to.
+    /// The user of its process.
     pub uid: u32,
-    /// What its user named it, else its executable. Empty if the asker may not know.
+    /// The name that its user gave it, else the name of its executable. Empty if the requesting user may not see it.
     pub name: String,
-    /// Its command line. Empty if the asker may not know.
+    /// Its command line. Empty if the requesting user may not see it.
     pub cmdline: String,
-    /// Its device, as [`xsched_core::DeviceId`] numbers it.
+    /// Its device: the number in a [`xsched_core::DeviceId`].
     pub device: u64,
-    /// Made for one queue that has hint_request of its own.
+    /// The task is one queue with hints of its own.
     pub own: bool,
-    /// Importance.
+    /// Its priority.
     pub priority: i16,
-    /// Percent of the device.
+    /// The share that was requested, in percent of the device.
     pub share: u8,
-    /// Microseconds, if it has a deadline.
+    /// Its deadline in microseconds, if it has one.
     pub deadline_us: Option<u64>,
-    /// Microseconds, if it has a laxity.
+    /// Its laxity in microseconds, if it has one.
     pub laxity_us: Option<u64>,
-    /// What it is doing.
+    /// Its state.
     pub state: TaskState,
-    /// Queues under control.
+    /// The number of its queues.
     pub queues: u32,
-    /// Launches that were counted. Alone on its device a task is not counted.
+    /// The number of counted launches. Launches of a task alone on its device are not counted.
     pub launches: u64,
-    /// Device time it was allowed to use while it had work.
+    /// The time during which it had work and was allowed to run.
     pub used_ns: u64,
-    /// Time it had work and was held.
+    /// The time during which it had work and was held.
     pub held_ns: u64,
-    /// Times it was stopped while it had work.
+    /// How often it was preempted while it had work.
     pub preemptions: u64,
-    /// 99th percentile of the waits for the device, if it ever waited.
+    /// The 99th percentile of its waits for the device, if it ever waited.
     pub wait_p99_us: Option<u64>,
 }
 
-/// One queue under control.
+/// One scheduled queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueStatus {
-    /// Its number in this service.
+    /// Its identifier in this service.
     pub handle: u64,
     /// Its task.
     pub task: u64,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// Its device.
     pub device: u64,
-    /// The level it is preempted at.
+    /// Its preemption level.
     pub level: u8,
-    /// Commands in flight at most; 0 while the window is measured in time.
+    /// The maximum number of commands in flight; 0 if the in-flight window is measured in time.
     pub threshold: u32,
-    /// Commands from one marker to the next; 0 while the window is measured in time.
+    /// The number of commands from one marker to the next; 0 if the in-flight window is measured in time.
     pub batch_size: u32,
-    /// Has work.
+    /// It has work.
     pub ready: bool,
-    /// Held.
+    /// It is held or suspended.
     pub suspended: bool,
 }
 
-/// Something that happened in the scheduler.
+/// An event of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// When, on the monotonic clock.
+    /// The time, on the monotonic clock.
     pub at_ns: u64,
-    /// To which task; 0 for the scheduler itself.
+    /// The task; 0 for an event of the scheduler itself.
     pub task: u64,
-    /// Its process.
+    /// The process id of the task.
     pub pid: u32,
-    /// Its device.
+    /// The device of the task.
     pub device: u64,
-    /// What.
+    /// The kind of event.
     pub kind: EventKind,
 }
 
-/// What can happen.
+/// The kinds of events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    /// A task appeared, with the name of its program.
+    /// The task was created; the name of its process.
     TaskAdded(String),
-    /// A task is gone.
+    /// The task was removed.
     TaskRemoved,
-    /// It has work.
+    /// The task has become busy.
     Busy,
-    /// It has no work any more.
+    /// The task has become idle.
     Idle,
-    /// It may run.
+    /// The task may run.
     Running,
-    /// It is held.
+    /// The task is held.
     Held,
-    /// One of its queues, by [`QueueStatus::handle`], has work.
+    /// A queue of the task, by [`QueueStatus::handle`], has become busy.
     QueueBusy(u64),
-    /// One of its queues has no work any more.
+    /// A queue of the task has become idle.
     QueueIdle(u64),
-    /// One of its queues was seen to have launched. Alone on its device a task is not counted.
+    /// A queue of the task has launched. Launches of a task alone on its device are not counted.
     Launched {
         /// The queue, by [`QueueStatus::handle`].
         queue: u64,
-        /// Launches since the last such event of this queue.
+        /// The number of launches since the last such event of this queue.
         count: u64,
     },
-    /// The scheduler decided; it took so many nanoseconds.
+    /// The scheduler has made a decision; its duration in nanoseconds.
     Decision(u64),
-    /// The policy was changed.
+    /// The policy was changed to this one.
     PolicyChanged(String),
 }
 
@@ -390,7 +390,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_survive_the_journey() {
+    fn messages_are_decoded_as_encoded() {
         let hint_request =
             HintRequest { priority: Some(-3), laxity: Some((5, 1, 2)), ..HintRequest::default() };
         for request in [
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn wishes_out_of_range_change_nothing() {
+    fn request_with_a_value_out_of_range_changes_nothing() {
         let hint_request = HintRequest { priority: Some(7), share: Some(900), ..HintRequest::default() };
         let error = hint_request.applied_to(Hints::default()).unwrap_err();
         assert_eq!(error.field, "share");

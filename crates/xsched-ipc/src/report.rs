@@ -1,36 +1,36 @@
-//! What the library has to say, to those who ask: `XLOG_LEVEL` set to `ERRO`, `WARN`, `INFO` or `DEBG`. Without it, not
-//! a word: it is a guest in somebody else's program.
+//! The library's log: lines on standard error, if `XLOG_LEVEL` is `ERRO`, `WARN`, `INFO` or `DEBG`. Without it the library
+//! writes nothing, because standard error belongs to the program.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// How much it matters.
+/// The severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Severity {
-    /// Something asked for will not happen.
+    /// A request cannot be carried out.
     Error = 1,
-    /// Something was ignored.
+    /// A value or a message was ignored or changed.
     Warning,
-    /// Something worth knowing.
+    /// A change of state that a user may want to know.
     Info,
-    /// Something for whoever looks for a fault.
+    /// A detail for debugging.
     Debug,
 }
 
-/// Not looked up yet.
-const UNKNOWN: u8 = u8::MAX;
-/// What is wanted: nothing (0), or everything up to this severity.
-static WANTED: AtomicU8 = AtomicU8::new(UNKNOWN);
+/// `XLOG_LEVEL` has not been read.
+const UNREAD: u8 = u8::MAX;
+/// The least severe lines that are written; 0 for none.
+static MAX_SEVERITY: AtomicU8 = AtomicU8::new(UNREAD);
 
-fn wanted() -> u8 {
-    match WANTED.load(Ordering::Relaxed) {
-        UNKNOWN => {
-            let wanted = std::env::var("XLOG_LEVEL").map_or(0, |level| parse(&level));
-            WANTED.store(wanted, Ordering::Relaxed);
-            wanted
+fn max_severity() -> u8 {
+    match MAX_SEVERITY.load(Ordering::Relaxed) {
+        UNREAD => {
+            let severity = std::env::var("XLOG_LEVEL").map_or(0, |level| parse(&level));
+            MAX_SEVERITY.store(severity, Ordering::Relaxed);
+            severity
         }
-        known => known,
+        severity => severity,
     }
 }
 
@@ -44,14 +44,14 @@ fn parse(level: &str) -> u8 {
     }
 }
 
-/// Writes one line to standard error, if it is wanted.
+/// Writes one line to standard error, if `XLOG_LEVEL` includes its severity.
 pub fn report(severity: Severity, what: fmt::Arguments<'_>) {
-    if severity as u8 > wanted() {
+    if severity as u8 > max_severity() {
         return;
     }
     let line = format!("xsched[{}]: {what}\n", std::process::id());
-    // One write without a lock: lines of several processes do not mix, and a fork in between leaves nothing locked.
-    // SAFETY: the line is valid for its length. Nobody there to read it: then nobody reads it.
+    // One write without a lock: lines of several processes do not mix, and a fork meanwhile leaves no lock held.
+    // SAFETY: the line is valid for its length. A failed write is ignored.
     let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_those_of_the_reference_and_rubbish_is_silence() {
+    fn log_levels_are_those_of_the_original_and_invalid_ones_disable_the_log() {
         assert_eq!(["ERRO", "warn", "INFO", "DEBG", "", "loud"].map(parse), [1, 2, 3, 4, 0, 0]);
         assert!(Severity::Error < Severity::Debug);
     }

@@ -1,4 +1,4 @@
-//! Packets over a unix socket, with descriptors where needed.
+//! Packets on a unix socket, some with a descriptor.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,28 +13,28 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The longest packet either side sends.
+/// The maximum size of a packet.
 pub const MAX_PACKET_SIZE: usize = 64 * 1024;
 
-/// The packet that is a ring of the doorbell.
-const RING: &[u8] = b"!";
+/// The packet that is a notification.
+const NOTIFICATION: &[u8] = b"!";
 
 /// Why a message could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The other side is gone.
-    #[error("the other side closed the connection")]
+    /// The peer has closed the connection.
+    #[error("the peer closed the connection")]
     Closed,
-    /// The system refused.
-    #[error("{what}: {why}")]
+    /// A system call failed.
+    #[error("cannot {what}: {why}")]
     System {
-        /// What was attempted.
+        /// The operation.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system call.
         why: Errno,
     },
-    /// A packet that makes no sense.
-    #[error("a packet that makes no sense: {0}")]
+    /// A packet is not a valid message.
+    #[error("invalid packet: {0}")]
     Malformed(String),
 }
 
@@ -45,12 +45,12 @@ fn system(what: &'static str) -> impl FnOnce(Errno) -> SocketError {
     }
 }
 
-/// What came.
+/// A received packet.
 #[derive(Debug)]
 pub enum Packet<T> {
-    /// The doorbell.
+    /// A notification.
     Notification,
-    /// A message, and the descriptor that came with it.
+    /// A message, and the descriptor that the packet carried.
     Message(T, Option<OwnedFd>),
 }
 
@@ -68,23 +68,23 @@ impl Connection {
     /// Connects to a service.
     pub fn to(path: &Path) -> Result<Self, SocketError> {
         let fd = socket()?;
-        let address = SocketAddrUnix::new(path).map_err(system("the socket's path"))?;
-        rustix::net::connect(&fd, &address).map_err(system("no connection"))?;
+        let address = SocketAddrUnix::new(path).map_err(system("use the path of the socket"))?;
+        rustix::net::connect(&fd, &address).map_err(system("connect"))?;
         Ok(Self(fd))
     }
 
-    /// Rings the doorbell. Never blocks; rings that do not fit say nothing new.
+    /// Sends a notification. Never blocks. If the socket is full, a notification is pending anyway.
     pub fn notify(&self) {
-        let _ = rustix::net::send(&self.0, RING, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let _ = rustix::net::send(&self.0, NOTIFICATION, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// Ends the connection for both sides and for whoever waits on it, while others still hold it.
+    /// Closes the connection in both directions and wakes threads that receive from it, even if the descriptor is duplicated.
     pub fn shut_down(&self) {
-        // Fails only if the other side was quicker.
+        // Fails only if the peer has closed the connection.
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 
-    /// Sends a message. With `wait` false, gives up if the other side does not read.
+    /// Sends a message. With `wait` false, fails if the socket is full.
     pub fn send(
         &self,
         message: &impl Serialize,
@@ -95,7 +95,7 @@ impl Connection {
         self.send_packet(&text, fd, wait)
     }
 
-    /// Sends a message that is in its packet already.
+    /// Sends an encoded message.
     pub(crate) fn send_packet(
         &self,
         packet: &[u8],
@@ -111,10 +111,10 @@ impl Connection {
         let flags = if wait { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
         rustix::net::sendmsg(&self.0, &[IoSlice::new(packet)], &mut ancillary, flags)
             .map(drop)
-            .map_err(system("sending"))
+            .map_err(system("send"))
     }
 
-    /// Dependencies for the next packet. With `wait` false, answers none if there is none.
+    /// Waits for the next packet. With `wait` false, returns none if there is none.
     pub fn receive<T: DeserializeOwned>(&self, wait: bool) -> Result<Option<Packet<T>>, SocketError> {
         let mut text = vec![0; MAX_PACKET_SIZE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -126,7 +126,7 @@ impl Connection {
                 Ok(got) => break got,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(None),
-                Err(why) => return Err(system("receiving")(why)),
+                Err(why) => return Err(system("receive")(why)),
             }
         };
         let mut fd = None;
@@ -138,7 +138,7 @@ impl Connection {
         }
         match &text[..got.bytes] {
             [] => Err(SocketError::Closed),
-            RING => Ok(Some(Packet::Notification)),
+            NOTIFICATION => Ok(Some(Packet::Notification)),
             text => {
                 let message = serde_json::from_slice(text)
                     .map_err(|error| SocketError::Malformed(error.to_string()))?;
@@ -154,22 +154,21 @@ impl AsFd for Connection {
     }
 }
 
-/// A socket of the kind both sides use.
+/// Creates a socket of the type that the service and its peers use.
 pub fn socket() -> Result<OwnedFd, SocketError> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-        .map_err(system("no socket"))
+        .map_err(system("create a socket"))
 }
 
-/// Where a service of this user, or of the whole machine, listens; the first that exists is the one to use.
-///
-/// `XSCHED_SOCKET` names one and rules the others out.
+/// The sockets at which a service may listen, in the order to try: this user's, then the machine's. If `XSCHED_SOCKET` is set,
+/// only that one.
 #[must_use]
 pub fn candidates() -> Vec<PathBuf> {
     if let Some(path) = std::env::var_os("XSCHED_SOCKET").filter(|path| !path.is_empty()) {
         return vec![path.into()];
     }
-    let own = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("xsched/socket"));
-    own.into_iter().chain([PathBuf::from("/run/xsched/socket")]).collect()
+    let user = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("xsched/socket"));
+    user.into_iter().chain([PathBuf::from("/run/xsched/socket")]).collect()
 }
 
 #[cfg(test)]
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_rings_and_descriptors_arrive_in_order() {
+    fn messages_notifications_and_descriptors_arrive_in_order() {
         let (program, service) = pair();
         assert!(service.receive::<Request>(false).unwrap().is_none());
         program.send(&Request::Status, None, true).unwrap();
@@ -201,9 +200,9 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_and_farewells_are_told_apart() {
+    fn malformed_packets_and_closed_connections_are_different_errors() {
         let (program, service) = pair();
-        rustix::net::send(&program.0, b"rubbish", SendFlags::empty()).unwrap();
+        rustix::net::send(&program.0, b"malformed", SendFlags::empty()).unwrap();
         assert!(matches!(service.receive::<Request>(true), Err(SocketError::Malformed(_))));
         drop(program);
         assert!(matches!(service.receive::<Request>(true), Err(SocketError::Closed)));

@@ -1,30 +1,30 @@
-//! Threads of ours in somebody else's program.
+//! Threads that the library starts in a program.
 
 use std::io;
 use std::mem::MaybeUninit;
 
-/// Little is done on them; what is not touched costs nothing anyway.
-const STACK: usize = 256 * 1024;
+/// The threads need little. Pages that they never touch take no memory.
+const STACK_SIZE: usize = 256 * 1024;
 
-/// Starts a thread that takes none of the program's signals: they are for the program's own threads.
+/// Starts a thread with all signals blocked: signals to the process are for the program's own threads.
 pub(crate) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
+    let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_SIZE);
     without_signals(|| builder.spawn(work)).map(drop)
 }
 
-/// Does something with all signals blocked on this thread. A thread that is started by it has them blocked for good.
+/// Calls `work` with all signals blocked on this thread. A thread that `work` starts keeps them blocked.
 pub fn without_signals<R>(work: impl FnOnce() -> R) -> R {
-    let _masked = Masked::all();
+    let _blocked = BlockedSignals::all();
     work()
 }
 
-/// All signals are blocked on this thread until this is dropped.
-struct Masked(libc::sigset_t);
+/// Blocks all signals on this thread until it is dropped. Holds the previous mask.
+struct BlockedSignals(libc::sigset_t);
 
-impl Masked {
+impl BlockedSignals {
     fn all() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: both point at memory for a signal set; `sigfillset` fills one, `pthread_sigmask` the other, and
+        // SAFETY: both point to memory for a signal set; `sigfillset` fills the first, `pthread_sigmask` the second, and
         // neither fails with these arguments.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
@@ -34,9 +34,9 @@ impl Masked {
     }
 }
 
-impl Drop for Masked {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: the set was filled in by `all`.
+        // SAFETY: `all` has initialized the set.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
     }
 }

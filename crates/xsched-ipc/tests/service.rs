@@ -387,7 +387,7 @@ fn rubbish_ends_its_own_connection_and_nothing_else() {
     for rubbish in [
         &b"rubbish"[..],
         b"{}",
-        b"{\"ask\":\"join\"}",
+        b"{\"request\":\"join\"}",
         &vec![0; 60_000],
         &vec![b'['; 60_000],
         b"\xff\xfe",

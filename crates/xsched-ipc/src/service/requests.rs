@@ -292,7 +292,7 @@ impl Service {
         };
         let had = self.coordinator.hints(client).unwrap_or_default();
         self.set(peer, &own, hint_request)?;
-        Ok(Reply::PreviousHints(Some(HintRequest::for_all_of(had))))
+        Ok(Reply::PreviousHints(Some(HintRequest::from_hints(had))))
     }
 
     fn suspend(&mut self, peer: Peer, target: &Target, suspended: bool) -> Answer {
