@@ -2,19 +2,20 @@
 
 mod client;
 mod gpu_worker;
+mod private_service;
 mod service;
 
-pub(crate) use service::Served;
+pub(crate) use private_service::PrivateService;
 
 /// Measure XSched itself.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    target: Target,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
+enum Target {
     /// The service: how fast it decides, and what it costs.
     Service(service::Args),
     #[command(hide = true)]
@@ -26,10 +27,10 @@ enum What {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    match &args.what {
-        What::Service(args) => service::run(args),
-        What::Client(args) => client::run(args),
-        What::Echo => client::echo(),
-        What::GpuWorker(args) => gpu_worker::run(args),
+    match &args.target {
+        Target::Service(args) => service::run(args),
+        Target::Client(args) => client::run(args),
+        Target::Echo => client::echo(),
+        Target::GpuWorker(args) => gpu_worker::run(args),
     }
 }

@@ -16,7 +16,7 @@ use xsched_core::LevelRequest;
 
 use super::report::{Request, Scene, SceneName};
 use super::scene::Plan;
-use crate::commands::bench::Served;
+use crate::commands::bench::PrivateService;
 use crate::commands::run::library;
 
 /// A GPU that answers.
@@ -58,8 +58,8 @@ impl Gpu {
 
     /// Runs one scene. Calls `progress` after every request.
     pub(crate) fn run(&self, name: SceneName, plan: &Plan, progress: impl FnMut()) -> anyhow::Result<Scene> {
-        let service = (name == SceneName::XSched).then(Served::start).transpose()?;
-        let socket = service.as_ref().map(|service| service.socket.as_path());
+        let service = (name == SceneName::XSched).then(PrivateService::start).transpose()?;
+        let socket = service.as_ref().map(PrivateService::socket);
         let background = match name {
             SceneName::Alone => None,
             _ => Some(self.background(plan, socket)?),

@@ -1,4 +1,4 @@
-//! The smallest program that can be scheduled: a connection and slots in a page, without threads and devices.
+//! The smallest client of the service: a connection and slots in a page, without threads or devices.
 
 use std::io::{BufRead as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -11,7 +11,7 @@ use xsched_ipc::Page;
 use xsched_ipc::protocol::{HintRequest, PROTOCOL, Reply, Request};
 use xsched_ipc::socket::{Connection, Packet};
 
-/// One client.
+/// One client process.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[arg(long)]
@@ -20,21 +20,21 @@ pub(super) struct Args {
     priority: i64,
     #[arg(long)]
     queues: usize,
-    /// Has work all the time.
+    /// Mark the first queue busy and never idle.
     #[arg(long)]
     busy: bool,
 }
 
-/// A program as the service sees one.
-pub(super) struct Joined {
+/// A client as the service sees it.
+pub(super) struct BenchClient {
     connection: Connection,
     pub(super) page: Arc<Page>,
     fd: OwnedFd,
-    /// From connecting to the page.
-    pub(super) took: Nanos,
+    /// From connecting until the page was mapped.
+    connect_time: Nanos,
 }
 
-impl SchedulerLink for Joined {
+impl SchedulerLink for BenchClient {
     fn notify(&self) {
         if self.page.notify() {
             self.connection.notify();
@@ -45,7 +45,7 @@ impl SchedulerLink for Joined {
     }
 }
 
-impl Joined {
+impl BenchClient {
     pub(super) fn join(socket: &Path, priority: i64, queues: usize) -> anyhow::Result<Self> {
         let began = Nanos::now();
         let connection =
@@ -60,43 +60,50 @@ impl Joined {
         connection.send(&join, None, true)?;
         let fd = match connection.receive::<Reply>(true)? {
             Some(Packet::Message(Reply::Welcome { .. }, Some(fd))) => fd,
-            other => anyhow::bail!("the service answered {other:?} instead of a welcome"),
+            other => {
+                anyhow::bail!("the service at {} replied {other:?} instead of a welcome", socket.display())
+            }
         };
         let page = Page::attach(&fd)?;
-        let took = Nanos::now() - began;
+        let connect_time = Nanos::now() - began;
         for _ in 0..queues {
-            page.allocate_slot(DeviceId(1)).context("a page has no more slots")?;
+            page.allocate_slot(DeviceId(1)).context("the page has no free slot: use fewer --queues")?;
         }
-        let joined = Self { connection, page, fd, took };
-        joined.notify();
-        Ok(joined)
+        let client = Self { connection, page, fd, connect_time };
+        client.notify();
+        Ok(client)
     }
 
     pub(super) fn gate(&self) -> anyhow::Result<&Gate> {
-        Ok(&self.page.slot(0).context("a page without slots")?.gate)
+        Ok(&self.page.slot(0).context("the page has no slots")?.gate)
     }
 }
 
-/// Joins, says so, and sleeps until its input ends.
+/// Joins, prints the descriptor of the page and the connect time, and blocks until stdin ends.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let joined = Joined::join(&args.socket, args.priority, args.queues)?;
+    let client = BenchClient::join(&args.socket, args.priority, args.queues)?;
     if args.busy {
-        joined.gate()?.mark_busy(&joined);
+        client.gate()?.mark_busy(&client);
     }
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{} {}", joined.fd.as_raw_fd(), joined.took.0)?;
+    writeln!(out, "{} {}", client.fd.as_raw_fd(), client.connect_time.0)?;
     out.flush()?;
-    std::io::stdin().lock().read_line(&mut String::new())?;
+    let mut stdin = std::io::stdin().lock();
+    // A line is the request to become idle, the end of stdin the request to exit.
+    while stdin.read_line(&mut String::new())? > 0 {
+        let gate = client.gate()?;
+        gate.mark_idle(gate.epoch(), &client);
+    }
     Ok(())
 }
 
-/// Sends back what it is sent, from one eventfd to another.
+/// Copies each number from the eventfd on stdin to the eventfd on stdout.
 pub(super) fn echo() -> anyhow::Result<()> {
     let mut count = [0_u8; 8];
     loop {
         rustix::io::read(rustix::stdio::stdin(), &mut count)?;
         rustix::io::write(rustix::stdio::stdout(), &count)?;
-        // More than one ring at once is the sign to end.
+        // A number over 1 is the request to exit.
         if u64::from_ne_bytes(count) > 1 {
             return Ok(());
         }

@@ -1,37 +1,38 @@
 //! `xsched bench service`.
 //!
 //! ```text
-//!   decision:   this process becomes ready, rings ─► service ─► the words of all others say stop
-//!   ping-pong:  this process writes an eventfd ─► another reads it and writes one back ─► this process reads it
+//!   decision:   the leader marks its queue busy ─► service ─► every other client's order stops its launches
+//!   ping-pong:  this process writes an eventfd ─► another process reads it and writes a second ─► this process reads it
 //! ```
 
-use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+mod session;
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
 use rustix::event::{EventfdFlags, eventfd};
 use serde::Serialize;
-use xsched_core::{Nanos, Order};
-use xsched_ipc::Page;
+use xsched_core::Nanos;
 
-use super::client::Joined;
+use super::private_service::PrivateService;
+use session::Session;
 
 /// Measure the service: how fast it decides, and what it costs.
 ///
-/// Starts a private service and clients that are processes of their own, and measures the time from a task becoming
-/// ready until the words of all others say stop, beside a plain ping-pong of two processes over eventfds.
+/// Starts a private service and client processes. One client of low priority always has work, the others are idle. Then a
+/// task of high priority becomes busy again and again, and the time is measured until the orders of all clients stop their
+/// launches. For comparison, two processes wake each other over eventfds.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Processes that are scheduled, beside the one that measures.
+    /// Client processes, beside the one that measures.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
 
-    /// Queues of each.
+    /// Queues of each client.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=250))]
     queues: u32,
 
@@ -47,18 +48,19 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Results {
     version: &'static str,
+    /// Cores that this process may use.
     cpus: usize,
-    /// Else by sleeping, and the decision includes one more wake-up.
+    /// Otherwise the measuring thread slept until it was notified, and the decision includes that wake-up.
     watched_by_spinning: bool,
     clients: u32,
     queues: u32,
     rounds: u32,
-    decision: Spread,
-    ping_pong: Spread,
+    decision: Percentiles,
+    ping_pong: Percentiles,
     ratio_p50: f64,
     ratio_p99: f64,
     connect_ms_median: f64,
-    /// Of the service; a program has one more than without.
+    /// Descriptors of the service; a client has one more than without XSched.
     fds_per_client: f64,
     memory_kib: u64,
     memory_1024_queues_kib: u64,
@@ -66,11 +68,21 @@ struct Results {
 }
 
 #[derive(Serialize)]
-#[allow(clippy::struct_field_names, reason = "whoever reads the JSON has to see the unit")]
-struct Spread {
+#[allow(clippy::struct_field_names, reason = "the unit is part of the JSON key")]
+struct Percentiles {
     p50_us: f64,
     p99_us: f64,
     max_us: f64,
+}
+
+impl Percentiles {
+    fn of(mut spans: Vec<Nanos>) -> Self {
+        spans.sort_unstable();
+        let at = |per_mille: usize| {
+            spans[((spans.len() * per_mille).div_ceil(1000)).saturating_sub(1)].as_micros_f64()
+        };
+        Self { p50_us: at(500), p99_us: at(990), max_us: at(1000) }
+    }
 }
 
 /// What the service does while all its clients are idle.
@@ -82,25 +94,41 @@ struct Idle {
 }
 
 const IDLE_SPAN: Duration = Duration::from_secs(3);
-/// Between two measurements, so that each begins with everybody asleep.
+/// For the busy client to become idle, and for timers of the service that were armed before.
+const SETTLE_SPAN: Duration = Duration::from_millis(100);
+/// Between two measurements, so that each begins with all processes asleep.
 const PAUSE: Duration = Duration::from_micros(100);
-const PATIENCE: Nanos = Nanos::from_secs(10);
+/// With fewer cores, a measuring thread that spins would take the service's core.
+const CORES_FOR_SPINNING: usize = 4;
+const CLIENTS_FOR_MEMORY: u32 = 64;
+const QUEUES_FOR_MEMORY: u32 = 16;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let rig = Rig::start(args.clients, args.queues)?;
-    let fds = rig.service.fds()? - rig.fds_before;
-    let decision = rig.decisions(args.rounds)?;
-    let ping_pong = ping_pong(args.rounds)?;
-    let idle = rig.service.idle()?;
-    let mut connect: Vec<Nanos> = rig.clients.iter().map(|client| client.took).collect();
-    connect.sort_unstable();
-    let memory_kib = rig.service.memory()?;
-    drop(rig);
-    let large = Rig::start(64, 16)?;
+    let cpus = thread::available_parallelism().map_or(1, Into::into);
+    let spins = cpus >= CORES_FOR_SPINNING;
+    let progress = Progress::new();
+    progress.phase(&format!("starting {} clients on {cpus} cores", args.clients), 0);
+    let mut session = Session::start(args.clients, args.queues, spins)?;
+    let descriptors = session.descriptors_of_clients()?;
+    progress.phase("measuring decisions", args.rounds);
+    let decision = Percentiles::of(session.decisions(args.rounds, || progress.step())?);
+    progress.phase("measuring eventfd ping-pong", args.rounds);
+    let ping_pong = Percentiles::of(ping_pong(args.rounds, || progress.step())?);
+    progress.phase(&format!("watching the idle service for {IDLE_SPAN:?}"), 0);
+    session.make_idle()?;
+    let idle = idle(session.service())?;
+    let connect_ms_median = session.median_connect_time().as_secs_f64() * 1e3;
+    let memory_kib = session.service().peak_memory_kib()?;
+    drop(session);
+    progress.phase("measuring the memory for 1024 queues", 0);
+    let large = Session::start(CLIENTS_FOR_MEMORY, QUEUES_FOR_MEMORY, spins)?;
+    let memory_1024_queues_kib = large.service().peak_memory_kib()?;
+    drop(large);
+    progress.finish();
     let results = Results {
         version: env!("CARGO_PKG_VERSION"),
-        cpus: cpus(),
-        watched_by_spinning: cpus() >= 4,
+        cpus,
+        watched_by_spinning: spins,
         clients: args.clients,
         queues: args.queues,
         rounds: args.rounds,
@@ -108,17 +136,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ratio_p99: decision.p99_us / ping_pong.p99_us,
         decision,
         ping_pong,
-        connect_ms_median: connect[connect.len() / 2].as_secs_f64() * 1e3,
-        fds_per_client: fds as f64 / f64::from(args.clients + 1),
+        connect_ms_median,
+        fds_per_client: descriptors as f64 / f64::from(args.clients + 1),
         memory_kib,
-        memory_1024_queues_kib: large.service.memory()?,
+        memory_1024_queues_kib,
         idle,
     };
-    drop(large);
-    show(&results, args.json)
+    print(&results, args.json)
 }
 
-fn show(results: &Results, json: bool) -> anyhow::Result<()> {
+fn print(results: &Results, json: bool) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     if json {
         serde_json::to_writer_pretty(&mut out, results).map_err(io::Error::from)?;
@@ -126,12 +153,20 @@ fn show(results: &Results, json: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     let Results { clients, queues, rounds, cpus, decision, ping_pong, idle, .. } = results;
-    writeln!(out, "{clients} clients with {queues} queue(s) each, {rounds} decisions, {cpus} CPUs\n")?;
+    let watched = if results.watched_by_spinning {
+        "watched by spinning"
+    } else {
+        "watched by sleeping, one more wake-up"
+    };
+    writeln!(
+        out,
+        "{clients} clients with {queues} queue(s) each, {rounds} decisions, {cpus} cores ({watched})\n"
+    )?;
     writeln!(out, "{:34}{:>10}{:>10}{:>10}", "", "p50", "p99", "max")?;
-    for (name, spread) in
-        [("ready -> all words written (us)", decision), ("eventfd ping-pong (us)", ping_pong)]
+    for (name, times) in
+        [("busy -> all orders written (us)", decision), ("eventfd ping-pong (us)", ping_pong)]
     {
-        writeln!(out, "{name:34}{:>10.1}{:>10.1}{:>10.1}", spread.p50_us, spread.p99_us, spread.max_us)?;
+        writeln!(out, "{name:34}{:>10.1}{:>10.1}{:>10.1}", times.p50_us, times.p99_us, times.max_us)?;
     }
     writeln!(out, "{:34}{:>10.2}{:>10.2}\n", "ratio", results.ratio_p50, results.ratio_p99)?;
     for (name, value) in [
@@ -147,237 +182,71 @@ fn show(results: &Results, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, Into::into)
+/// Progress on stderr: a bar on a terminal, otherwise one line for each phase.
+struct Progress {
+    bar: ProgressBar,
 }
 
-fn spread(mut spans: Vec<Nanos>) -> Spread {
-    spans.sort_unstable();
-    let at = |per_mille: usize| {
-        spans[((spans.len() * per_mille).div_ceil(1000)).saturating_sub(1)].as_micros_f64()
-    };
-    Spread { p50_us: at(500), p99_us: at(990), max_us: at(1000) }
-}
-
-/// A private service and its clients.
-struct Rig {
-    clients: Vec<Client>,
-    measuring: Joined,
-    service: Served,
-    /// What the service had before anybody came.
-    fds_before: usize,
-    /// Watch the words without pause, and see the moment they are written. Only where there are processors to spare:
-    /// else sleep until called, which adds the time of one more wake-up but leaves the processor to the service.
-    spin: bool,
-}
-
-struct Client {
-    child: Child,
-    _input: ChildStdin,
-    page: Arc<Page>,
-    took: Nanos,
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Rig {
-    fn start(clients: u32, queues: u32) -> anyhow::Result<Self> {
-        let service = Served::start()?;
-        let fds_before = service.fds()?;
-        let started: Vec<_> = (1..clients).map(|_| spawn_client(&service.socket, queues, false)).collect();
-        let mut clients =
-            started.into_iter().map(|child| child.and_then(Client::of)).collect::<Result<Vec<_>, _>>()?;
-        clients.push(Client::of(spawn_client(&service.socket, queues, true)?)?);
-        let measuring = Joined::join(&service.socket, 10, 1)?;
-        let spin = cpus() >= 4;
-        let rig = Self { clients, measuring, service, fds_before, spin };
-        rig.all_become(false)?;
-        Ok(rig)
+impl Progress {
+    fn new() -> Self {
+        let bar = if io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self { bar }
     }
 
-    /// Dependencies until every word says stop, or none does and all know that they are not alone.
-    fn all_become(&self, held: bool) -> anyhow::Result<()> {
-        let Some(last) = self.clients.last() else { return Ok(()) };
-        let fits = |order| if held { order == Order::Yield } else { order == Order::Throttled };
-        let began = Nanos::now();
-        // The last one has work, so its program is called once the words are written.
-        let orders = last.page.orders();
-        loop {
-            let seen = orders.word().load(Ordering::SeqCst);
-            let mut slots = self.clients.iter().rev().flat_map(|client| client.page.used_slots());
-            if slots.all(|(_, slot)| fits(slot.gate.order())) {
-                return Ok(());
-            }
-            anyhow::ensure!(Nanos::now() - began < PATIENCE, "the service has not decided for {PATIENCE}");
-            if self.spin {
-                std::hint::spin_loop();
-            } else {
-                orders.wait(seen, Some(Duration::from_millis(10)));
-            }
+    /// Begins a phase of so many steps.
+    fn phase(&self, name: &str, steps: u32) {
+        self.bar.set_length(steps.into());
+        self.bar.set_position(0);
+        self.bar.set_message(name.to_owned());
+        if self.bar.is_hidden() {
+            eprintln!("xsched: {name}");
         }
     }
 
-    fn decisions(&self, rounds: u32) -> anyhow::Result<Spread> {
-        let gate = self.measuring.gate()?;
-        let mut spans = Vec::with_capacity(rounds as usize);
-        // Whatever is only done once is done by then.
-        let warm_up = rounds / 10;
-        for round in 0..rounds + warm_up {
-            std::thread::sleep(PAUSE);
-            let began = Nanos::now();
-            gate.mark_busy(&self.measuring);
-            self.all_become(true)?;
-            if round >= warm_up {
-                spans.push(Nanos::now() - began);
-            }
-            gate.mark_idle(gate.epoch(), &self.measuring);
-            self.all_become(false)?;
-        }
-        Ok(spread(spans))
+    fn step(&self) {
+        self.bar.inc(1);
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
     }
 }
 
-fn spawn_client(socket: &Path, queues: u32, busy: bool) -> anyhow::Result<Child> {
-    let mut command = Command::new(std::env::current_exe().context("cannot find this program itself")?);
-    command
-        .args(["bench", "client", "--priority", "-10", "--queues", &queues.to_string(), "--socket"])
-        .arg(socket);
-    command.args(busy.then_some("--busy"));
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a client")
+fn idle(service: &PrivateService) -> anyhow::Result<Idle> {
+    thread::sleep(SETTLE_SPAN);
+    let (began, cpu, wakeups) = (Nanos::now(), service.cpu_time()?, service.voluntary_context_switches()?);
+    thread::sleep(IDLE_SPAN);
+    Ok(Idle {
+        seconds: (Nanos::now() - began).as_secs_f64(),
+        cpu_ms: (service.cpu_time()? - cpu).as_micros_f64() / 1e3,
+        wakeups: service.voluntary_context_switches()? - wakeups,
+    })
 }
 
-impl Client {
-    fn of(mut child: Child) -> anyhow::Result<Self> {
-        let input = child.stdin.take().context("a client without input")?;
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().context("a client without output")?).read_line(&mut line)?;
-        let mut words = line.split_whitespace().map(str::parse::<u64>);
-        let (Some(Ok(fd)), Some(Ok(took))) = (words.next(), words.next()) else {
-            let _ = child.kill();
-            let _ = child.wait();
-            anyhow::bail!("a client could not join the private service");
-        };
-        let path = format!("/proc/{}/fd/{fd}", child.id());
-        let file =
-            File::options().read(true).write(true).open(path).context("cannot open a client's page")?;
-        Ok(Self { page: Page::attach(&file.into())?, child, _input: input, took: Nanos(took) })
-    }
-}
-
-/// A private service, in a directory of its own.
-pub(crate) struct Served {
-    child: Child,
-    pub(crate) socket: PathBuf,
-    directory: PathBuf,
-}
-
-impl Served {
-    pub(crate) fn start() -> anyhow::Result<Self> {
-        let directory = std::env::temp_dir().join(format!("xsched-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
-        let socket = directory.join("socket");
-        // An empty file, so that the machine's own configuration does not count.
-        let config = directory.join("config.toml");
-        File::create(&config).with_context(|| format!("cannot make {}", config.display()))?;
-        let mut child = Command::new(std::env::current_exe().context("cannot find this program itself")?)
-            .arg("serve")
-            .arg("--socket")
-            .arg(&socket)
-            .arg("--config")
-            .arg(&config)
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("cannot start a service")?;
-        let mut line = String::new();
-        BufReader::new(child.stderr.take().context("a service that cannot say it is ready")?)
-            .read_line(&mut line)?;
-        let served = Self { child, socket, directory };
-        anyhow::ensure!(
-            line.contains("listening on"),
-            "the private service did not start: {}",
-            line.trim_end()
-        );
-        Ok(served)
-    }
-
-    fn read(&self, what: &str) -> anyhow::Result<String> {
-        let mut text = String::new();
-        let path = format!("/proc/{}/{what}", self.child.id());
-        File::open(&path)
-            .and_then(|mut file| file.read_to_string(&mut text))
-            .with_context(|| path.clone())?;
-        Ok(text)
-    }
-
-    /// A number of `/proc/PID/status`.
-    fn number(&self, field: &str) -> anyhow::Result<u64> {
-        let text = self.read("status")?;
-        let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
-        line.split_whitespace().find_map(|word| word.parse().ok()).with_context(|| format!("no {field}"))
-    }
-
-    /// The most it ever had.
-    fn memory(&self) -> anyhow::Result<u64> {
-        self.number("VmHWM:")
-    }
-
-    fn fds(&self) -> anyhow::Result<usize> {
-        Ok(std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())
-    }
-
-    fn idle(&self) -> anyhow::Result<Idle> {
-        let look = || -> anyhow::Result<(u64, u64)> {
-            let ran = self.read("schedstat")?.split_whitespace().next().and_then(|word| word.parse().ok());
-            Ok((ran.context("no schedstat")?, self.number("voluntary_ctxt_switches:")?))
-        };
-        // What was armed before rings once for nothing.
-        std::thread::sleep(Duration::from_millis(100));
-        let (began, (ran, woken)) = (Nanos::now(), look()?);
-        std::thread::sleep(IDLE_SPAN);
-        let (ran_then, woken_then) = look()?;
-        Ok(Idle {
-            seconds: (Nanos::now() - began).as_secs_f64(),
-            cpu_ms: (ran_then - ran) as f64 / 1e6,
-            wakeups: woken_then - woken,
-        })
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
-}
-
-/// Two processes that do nothing but wake each other.
-fn ping_pong(rounds: u32) -> anyhow::Result<Spread> {
-    let (there, back) = (eventfd(0, EventfdFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC)?);
+/// The round-trip times of two processes that only wake each other.
+fn ping_pong(rounds: u32, mut progress: impl FnMut()) -> anyhow::Result<Vec<Nanos>> {
+    let (request, reply) = (eventfd(0, EventfdFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC)?);
     let mut echo = Command::new(std::env::current_exe()?)
         .args(["bench", "echo"])
-        .stdin(there.try_clone()?)
-        .stdout(back.try_clone()?)
+        .stdin(request.try_clone()?)
+        .stdout(reply.try_clone()?)
         .spawn()
-        .context("cannot start the other side of the ping-pong")?;
+        .context("cannot start the second process of the ping-pong")?;
     let mut spans = Vec::with_capacity(rounds as usize);
     let warm_up = rounds / 10;
     for round in 0..rounds + warm_up {
-        std::thread::sleep(PAUSE);
+        thread::sleep(PAUSE);
         let began = Nanos::now();
-        rustix::io::write(&there, &1_u64.to_ne_bytes())?;
-        rustix::io::read(&back, &mut [0_u8; 8])?;
+        rustix::io::write(&request, &1_u64.to_ne_bytes())?;
+        rustix::io::read(&reply, &mut [0_u8; 8])?;
         if round >= warm_up {
             spans.push(Nanos::now() - began);
+            progress();
         }
     }
-    rustix::io::write(&there, &2_u64.to_ne_bytes())?;
+    rustix::io::write(&request, &2_u64.to_ne_bytes())?;
     echo.wait()?;
-    Ok(spread(spans))
+    Ok(spans)
 }
