@@ -1,4 +1,4 @@
-//! The thread that talks to the service, so that the screen never waits for it.
+//! The thread that communicates with the service, so that the screen never blocks on it.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread;
@@ -8,73 +8,75 @@ use xsched_ipc::protocol::{Request, Status};
 
 use crate::tool::{Tool, ToolError};
 
-/// What the thread tells.
+/// What the thread sends to the screen.
 #[derive(Debug)]
-pub(super) enum News {
-    /// A new look at the service.
+pub(super) enum Update {
+    /// The status of the service.
     Status(Box<Status>),
-    /// No service answers, and why.
-    Lost(String),
-    /// A request was done; what to say about it.
+    /// No service replies, and why.
+    Disconnected(String),
+    /// A request was carried out; the text to show.
     Done(String),
-    /// A request was not done, and why.
+    /// A request failed, and why.
     Failed(String),
 }
 
-/// Both ends of the talk with the thread.
+/// The screen's ends of the channels to the thread.
 #[derive(Debug)]
 pub(super) struct Feed {
     requests: Sender<(Request, String)>,
-    news: Receiver<News>,
+    updates: Receiver<Update>,
 }
 
 impl Feed {
-    /// Starts to look at the service every `interval`. The thread ends when this is dropped.
+    /// Starts the thread, which reads the status every `interval`. It exits when this is dropped.
     pub(super) fn start(interval: Duration) -> Self {
-        let (requests, to_do) = mpsc::channel();
-        let (tell, news) = mpsc::channel();
-        thread::spawn(move || watch(interval, &to_do, &tell));
-        Self { requests, news }
+        let (requests, pending) = mpsc::channel();
+        let (sender, updates) = mpsc::channel();
+        thread::spawn(move || run(interval, &pending, &sender));
+        Self { requests, updates }
     }
 
-    /// Asks the service when the thread gets to it; `done` comes back if it was done.
-    pub(super) fn ask(&self, request: Request, done: String) {
-        // Only a thread that panicked does not listen, and `news` tells of that.
+    /// Queues a request for the service; the screen receives `done` if it is carried out.
+    pub(super) fn send(&self, request: Request, done: String) {
+        // Fails only if the thread panicked, which `next_update` reports.
         let _ = self.requests.send((request, done));
     }
 
-    /// What came in the meantime, if anything. An error: nothing will come any more, for the thread has panicked.
-    pub(super) fn news(&self) -> anyhow::Result<Option<News>> {
-        match self.news.try_recv() {
-            Ok(news) => Ok(Some(news)),
+    /// The next update, if one has arrived. Fails if the thread has panicked.
+    pub(super) fn next_update(&self) -> anyhow::Result<Option<Update>> {
+        match self.updates.try_recv() {
+            Ok(update) => Ok(Some(update)),
             Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => anyhow::bail!("nobody watches the scheduler any more"),
+            Err(TryRecvError::Disconnected) => {
+                anyhow::bail!("the thread that reads the status of the service has failed")
+            }
         }
     }
 }
 
-fn watch(interval: Duration, to_do: &Receiver<(Request, String)>, tell: &Sender<News>) {
+fn run(interval: Duration, pending: &Receiver<(Request, String)>, sender: &Sender<Update>) {
     let mut tool: Option<Tool> = None;
     loop {
-        let next_look = Instant::now() + interval;
-        let news = match look(&mut tool) {
-            Ok(status) => News::Status(Box::new(status)),
+        let next_read = Instant::now() + interval;
+        let update = match read_status(&mut tool) {
+            Ok(status) => Update::Status(Box::new(status)),
             Err(error) => {
                 tool = None;
-                News::Lost(error.to_string())
+                Update::Disconnected(error.to_string())
             }
         };
-        if tell.send(news).is_err() {
+        if sender.send(update).is_err() {
             return;
         }
         loop {
-            match to_do.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
+            match pending.recv_timeout(next_read.saturating_duration_since(Instant::now())) {
                 Ok((request, done)) => {
-                    let news = match ask(tool.as_ref(), &request) {
-                        Ok(()) => News::Done(done),
-                        Err(error) => News::Failed(error),
+                    let update = match send(tool.as_ref(), &request) {
+                        Ok(()) => Update::Done(done),
+                        Err(error) => Update::Failed(error),
                     };
-                    if tell.send(news).is_err() {
+                    if sender.send(update).is_err() {
                         return;
                     }
                 }
@@ -85,7 +87,7 @@ fn watch(interval: Duration, to_do: &Receiver<(Request, String)>, tell: &Sender<
     }
 }
 
-fn look(tool: &mut Option<Tool>) -> Result<Status, ToolError> {
+fn read_status(tool: &mut Option<Tool>) -> Result<Status, ToolError> {
     let connected = match tool.take() {
         Some(connected) => connected,
         None => Tool::connect()?,
@@ -95,7 +97,7 @@ fn look(tool: &mut Option<Tool>) -> Result<Status, ToolError> {
     Ok(status)
 }
 
-fn ask(tool: Option<&Tool>, request: &Request) -> Result<(), String> {
-    let tool = tool.ok_or("there is no scheduler to ask")?;
+fn send(tool: Option<&Tool>, request: &Request) -> Result<(), String> {
+    let tool = tool.ok_or("no service is connected")?;
     tool.request(request).map(drop).map_err(|error| error.to_string())
 }

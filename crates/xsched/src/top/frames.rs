@@ -1,27 +1,25 @@
-//! Whole screens, compared with the texts in `tests/frames`.
+//! Whole screens, compared with the snapshots in `tests/frames`.
 //!
-//! `XSCHED_WRITE_FRAMES=1 cargo test -p xsched frames` writes them anew; look at the difference before you keep it.
-
-use std::path::PathBuf;
+//! After a change, `INSTA_UPDATE=always cargo test -p xsched frames` or `cargo insta review` writes new snapshots: read the
+//! difference before you commit it.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{Request, Status, Target, TaskState, TaskStatus};
 
 use super::as_text;
-use super::keys::Order;
+use super::keys::Action;
 use super::screen::{Mode, Screen};
 use crate::term::Glyphs;
 
 const SECOND: u64 = 1_000_000_000;
 
-fn compare(name: &str, shown: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/frames").join(name);
-    if std::env::var_os("XSCHED_WRITE_FRAMES").is_some() {
-        std::fs::write(&path, shown).unwrap();
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(shown == expected, "{name} is\n{shown}\nand should be\n{expected}");
+fn assert_frame(name: &str, frame: &str) {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/frames"));
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| insta::assert_snapshot!(name, frame));
 }
 
 fn gpu(number: u32) -> u64 {
@@ -71,7 +69,7 @@ fn look(second: u64, tasks: Vec<TaskStatus>) -> Status {
     }
 }
 
-/// Thirty seconds of a server and a training on one device, and something idle on another.
+/// Thirty seconds of a server and a training on one device, and an idle task on a second device.
 fn two_devices() -> Screen {
     let tasks = [
         (task(1, "serve", gpu(6), 100, TaskState::Running), 0.8),
@@ -88,24 +86,24 @@ fn two_devices() -> Screen {
     screen
 }
 
-fn press(screen: &mut Screen, code: KeyCode) -> Option<Order> {
+fn press(screen: &mut Screen, code: KeyCode) -> Option<Action> {
     screen.press(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
 #[test]
 fn two_devices_on_a_small_and_a_large_terminal() {
     let screen = two_devices();
-    compare("two-devices-80x24.txt", &as_text(&screen, 80, 24));
-    compare("two-devices-120x40.txt", &as_text(&screen, 120, 40));
+    assert_frame("two-devices-80x24", &as_text(&screen, 80, 24));
+    assert_frame("two-devices-120x40", &as_text(&screen, 120, 40));
 }
 
 #[test]
-fn a_terminal_that_knows_only_ascii() {
+fn ascii_terminal() {
     let mut screen = two_devices();
     screen.glyphs = Glyphs::ASCII;
     let text = as_text(&screen, 80, 24);
     assert!(text.is_ascii(), "{text}");
-    compare("ascii-80x24.txt", &text);
+    assert_frame("ascii-80x24", &text);
     screen.mode = Mode::Help;
     assert!(as_text(&screen, 80, 24).is_ascii());
     screen.mode = Mode::Policies(0);
@@ -113,17 +111,18 @@ fn a_terminal_that_knows_only_ascii() {
 }
 
 #[test]
-fn nothing_to_schedule_and_no_scheduler() {
+fn no_tasks_and_no_service() {
     let mut screen = Screen::new(Glyphs::UNICODE);
     screen.update(look(1, vec![]));
-    compare("empty-80x24.txt", &as_text(&screen, 80, 24));
-    screen
-        .lose("no scheduler is running (looked at /run/xsched/socket): start one with `xsched serve`".into());
-    compare("waiting-80x24.txt", &as_text(&screen, 80, 24));
+    assert_frame("empty-80x24", &as_text(&screen, 80, 24));
+    screen.disconnect(
+        "no scheduler is running (searched /run/xsched/socket): start one with `xsched serve`".into(),
+    );
+    assert_frame("waiting-80x24", &as_text(&screen, 80, 24));
 }
 
 #[test]
-fn many_tasks_scroll_with_the_cursor_and_many_devices_are_counted() {
+fn task_list_scrolls_with_the_cursor_and_devices_beyond_the_screen_are_counted() {
     let mut screen = Screen::new(Glyphs::UNICODE);
     let tasks: Vec<_> = (0..60)
         .map(|n| {
@@ -136,32 +135,32 @@ fn many_tasks_scroll_with_the_cursor_and_many_devices_are_counted() {
     for _ in 0..30 {
         press(&mut screen, KeyCode::Down);
     }
-    compare("many-80x24.txt", &as_text(&screen, 80, 24));
+    assert_frame("many-80x24", &as_text(&screen, 80, 24));
 }
 
 #[test]
-fn the_policies_and_the_help_lie_over_the_table() {
+fn policies_and_help_are_drawn_over_the_table() {
     let mut screen = two_devices();
     press(&mut screen, KeyCode::Char('p'));
     press(&mut screen, KeyCode::Down);
-    compare("policies-80x24.txt", &as_text(&screen, 80, 24));
+    assert_frame("policies-80x24", &as_text(&screen, 80, 24));
     press(&mut screen, KeyCode::Esc);
     press(&mut screen, KeyCode::Char('?'));
-    compare("help-80x24.txt", &as_text(&screen, 80, 24));
+    assert_frame("help-80x24", &as_text(&screen, 80, 24));
 }
 
 #[test]
-fn an_error_stays_at_the_foot_until_the_next_key() {
+fn error_stays_in_the_last_line_until_the_next_key() {
     let mut screen = two_devices();
-    screen.say("priority 101 is above the default: only root and the group xsched may raise it", true);
+    screen.show_note("priority 101 is above the default: only root and the group xsched may raise it", true);
     let text = as_text(&screen, 80, 24);
-    compare("error-80x24.txt", &text);
+    assert_frame("error-80x24", &text);
     press(&mut screen, KeyCode::Down);
     assert!(!as_text(&screen, 80, 24).contains("above the default"));
 }
 
 #[test]
-fn no_size_is_too_small() {
+fn every_terminal_size_can_be_drawn() {
     let screen = two_devices();
     for columns in 0..100 {
         for lines in [0, 1, 2, 3, 5, 9] {
@@ -187,52 +186,53 @@ fn keys_change_the_priority_of_the_task_under_the_cursor() {
         (KeyCode::Char('0'), 0),
         (KeyCode::Char('l'), -100),
     ] {
-        // Raised above the other it moves up, and the cursor with it.
-        let Some(Order::Ask(Request::Set { target, hint_request }, done)) = press(&mut screen, key) else {
+        // A task of higher priority moves up, and the cursor with it.
+        let Some(Action::Send(Request::Set { target, hint_request }, done)) = press(&mut screen, key) else {
             panic!("{key:?}")
         };
         assert_eq!(target, Target::Pid(4002));
         assert_eq!(hint_request.priority, Some(expected), "{key:?}: {done}");
     }
-    assert_eq!(press(&mut screen, KeyCode::Char('l')), None, "it has that already");
+    assert_eq!(press(&mut screen, KeyCode::Char('l')), None, "the priority is unchanged");
     assert!(screen.note.as_ref().unwrap().text.contains("already"));
 }
 
 #[test]
-fn priorities_end_where_they_end() {
+fn priority_keys_stop_at_the_range() {
     let mut screen = two_devices();
-    screen.expect(4001, |task| task.priority = 250);
-    let Some(Order::Ask(Request::Set { hint_request, .. }, _)) = press(&mut screen, KeyCode::PageUp) else {
+    screen.apply_expected(4001, |task| task.priority = 250);
+    let Some(Action::Send(Request::Set { hint_request, .. }, _)) = press(&mut screen, KeyCode::PageUp) else {
         panic!()
     };
     assert_eq!(hint_request.priority, Some(255));
     assert_eq!(press(&mut screen, KeyCode::PageUp), None);
-    screen.expect(4001, |task| task.priority = -254);
+    screen.apply_expected(4001, |task| task.priority = -254);
     screen.selected = Some(1);
-    let Some(Order::Ask(Request::Set { hint_request, .. }, _)) = press(&mut screen, KeyCode::PageDown) else {
+    let Some(Action::Send(Request::Set { hint_request, .. }, _)) = press(&mut screen, KeyCode::PageDown)
+    else {
         panic!()
     };
     assert_eq!(hint_request.priority, Some(-255), "never -256, which means never run");
 }
 
 #[test]
-fn suspending_resuming_and_choosing_a_policy_ask_the_service() {
+fn suspend_resume_and_policy_keys_send_requests() {
     let mut screen = two_devices();
-    let asked = |order| match order {
-        Some(Order::Ask(request, _)) => request,
+    let request_of = |order| match order {
+        Some(Action::Send(request, _)) => request,
         other => panic!("{other:?}"),
     };
-    assert_eq!(asked(press(&mut screen, KeyCode::Char('s'))), Request::Suspend(Target::Pid(4001)));
-    assert_eq!(asked(press(&mut screen, KeyCode::Char('r'))), Request::Resume(Target::Pid(4001)));
+    assert_eq!(request_of(press(&mut screen, KeyCode::Char('s'))), Request::Suspend(Target::Pid(4001)));
+    assert_eq!(request_of(press(&mut screen, KeyCode::Char('r'))), Request::Resume(Target::Pid(4001)));
     press(&mut screen, KeyCode::Char('p'));
     press(&mut screen, KeyCode::Down);
-    let Request::Policy { name, .. } = asked(press(&mut screen, KeyCode::Enter)) else { panic!() };
+    let Request::Policy { name, .. } = request_of(press(&mut screen, KeyCode::Enter)) else { panic!() };
     assert_eq!(name.as_deref(), Some("HHPF"));
     assert_eq!(screen.mode, Mode::Table);
 }
 
 #[test]
-fn a_filter_is_written_kept_and_cleared() {
+fn filter_is_typed_applied_and_cleared() {
     let mut screen = two_devices();
     for c in "/note".chars() {
         assert_eq!(press(&mut screen, KeyCode::Char(c)), None);
@@ -243,5 +243,5 @@ fn a_filter_is_written_kept_and_cleared() {
     assert!(!text.contains("4002"), "{text}");
     assert_eq!(press(&mut screen, KeyCode::Esc), None);
     assert_eq!(screen.visible().len(), 3);
-    assert_eq!(press(&mut screen, KeyCode::Esc), Some(Order::Quit));
+    assert_eq!(press(&mut screen, KeyCode::Esc), Some(Action::Quit));
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// What is remembered.
+/// How far back samples are kept.
 pub(super) const SPAN_NS: u64 = 60_000_000_000;
 
 /// One utilization, and the time it was measured over.
@@ -18,7 +18,7 @@ struct Sample {
 pub(super) struct History(VecDeque<Sample>);
 
 impl History {
-    /// Remembers one more, and forgets what is older than a minute.
+    /// Adds a sample and drops those older than `SPAN_NS`.
     pub(super) fn push(&mut self, from_ns: u64, to_ns: u64, utilization: f64) {
         self.0.push_back(Sample { from_ns, to_ns, utilization });
         while self.0.front().is_some_and(|sample| sample.to_ns + SPAN_NS < to_ns) {
@@ -26,9 +26,9 @@ impl History {
         }
     }
 
-    /// The last minute in `columns` equal parts, oldest first: the mean utilization in each, none where nothing is known.
+    /// The last minute in `columns` equal parts, oldest first: the mean utilization in each, none where there is no sample.
     ///
-    /// The parts begin at multiples of their length, so that a part keeps its value while the picture moves on.
+    /// The parts begin at multiples of their length, so that a part keeps its value while the graph scrolls.
     pub(super) fn columns(&self, now_ns: u64, columns: usize) -> Vec<Option<f64>> {
         let Some(length) = SPAN_NS.checked_div(columns as u64).filter(|length| *length > 0) else {
             return Vec::new();
@@ -60,7 +60,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn a_column_is_the_mean_over_its_time() {
+    fn column_is_the_mean_over_its_time() {
         let mut history = History::default();
         for (second, utilization) in [(56, 1.0), (57, 0.0), (58, 0.5), (59, 0.5)] {
             history.push(second * SECOND, (second + 1) * SECOND, utilization);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_is_remembered() {
+    fn one_minute_is_kept() {
         let mut history = History::default();
         for second in 0..200 {
             history.push(second * SECOND, (second + 1) * SECOND, 1.0);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_just_started_has_a_past_of_nothing() {
+    fn first_second_after_boot_has_one_column() {
         let mut history = History::default();
         history.push(0, SECOND, 1.0);
         assert_eq!(history.columns(SECOND, 60).iter().flatten().count(), 1);

@@ -1,4 +1,4 @@
-//! What the keys do.
+//! The effect of each key.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use xsched_core::Priority;
@@ -8,41 +8,42 @@ use xsched_policy::{POLICIES, PolicyInfo};
 use super::screen::{Mode, Screen};
 use crate::term;
 
-/// What a key asks of the program beyond changing the screen.
+/// What a key requires beyond a change of the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    /// End.
+pub(super) enum Action {
+    /// Exit.
     Quit,
-    /// Stop until the shell continues us.
-    Pause,
-    /// Ask the service; say this when it is done.
-    Ask(Request, String),
+    /// Suspend this process until the shell continues it.
+    Suspend,
+    /// Send a request to the service, and show this text when it is carried out.
+    Send(Request, String),
 }
 
-/// Lines of the help: keys, and what they do.
-pub(super) const HELP: [(&str, &str); 12] = [
+/// Lines of the help: keys and columns, and their meaning.
+pub(super) const HELP: [(&str, &str); 13] = [
     ("up down", "select a task (also j k, Home, End)"),
     ("+ -", "raise or lower its priority by 1"),
     ("PgUp PgDn", "by 10 (also shift with up and down)"),
     ("0 h l", "normal, high or low priority"),
     ("s r", "suspend, resume"),
     ("p", "choose the policy"),
-    ("/", "show only what contains a text"),
+    ("/", "show only tasks that contain a text"),
     ("d", "sort by device, utilization, held, wait or name"),
     ("?", "this help"),
     ("q", "quit (also Esc, Ctrl-C)"),
+    ("UTIL", "part of the time a task had its device"),
     ("HELD", "part of the time a task had work and was held"),
-    ("P99 WAIT", "longest of 99 in 100 waits for the device"),
+    ("P99 WAIT", "99th percentile of the wait for the device"),
 ];
 
 impl Screen {
-    /// Takes in one key.
-    pub(super) fn press(&mut self, key: KeyEvent) -> Option<Order> {
+    /// Handles one key.
+    pub(super) fn press(&mut self, key: KeyEvent) -> Option<Action> {
         self.note = None;
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
-                KeyCode::Char('c') => Some(Order::Quit),
-                KeyCode::Char('z') => Some(Order::Pause),
+                KeyCode::Char('c') => Some(Action::Quit),
+                KeyCode::Char('z') => Some(Action::Suspend),
                 _ => None,
             };
         }
@@ -57,24 +58,24 @@ impl Screen {
                 self.mode = Mode::Table;
                 None
             }
-            Mode::Still => None,
+            Mode::Static => None,
         }
     }
 
-    fn press_in_table(&mut self, key: KeyEvent) -> Option<Order> {
+    fn press_in_table(&mut self, key: KeyEvent) -> Option<Action> {
         let shift = key.modifiers.contains(KeyModifiers::SHIFT);
         match key.code {
             KeyCode::Esc if !self.filter.is_empty() => {
                 self.filter.clear();
                 self.follow_selection();
             }
-            KeyCode::Char('q') | KeyCode::Esc => return Some(Order::Quit),
-            KeyCode::Up if shift => return self.nudge(10),
-            KeyCode::Down if shift => return self.nudge(-10),
-            KeyCode::PageUp => return self.nudge(10),
-            KeyCode::PageDown => return self.nudge(-10),
-            KeyCode::Char('+' | '=') => return self.nudge(1),
-            KeyCode::Char('-' | '_') => return self.nudge(-1),
+            KeyCode::Char('q') | KeyCode::Esc => return Some(Action::Quit),
+            KeyCode::Up if shift => return self.change_priority(10),
+            KeyCode::Down if shift => return self.change_priority(-10),
+            KeyCode::PageUp => return self.change_priority(10),
+            KeyCode::PageDown => return self.change_priority(-10),
+            KeyCode::Char('+' | '=') => return self.change_priority(1),
+            KeyCode::Char('-' | '_') => return self.change_priority(-1),
             KeyCode::Char('0') => return self.set_priority(Priority::DEFAULT.get()),
             KeyCode::Char('h') => return self.set_priority(Priority::HIGH.get()),
             KeyCode::Char('l') => return self.set_priority(Priority::LOW.get()),
@@ -118,11 +119,11 @@ impl Screen {
                 let at = POLICIES.iter().position(|info| info.name.eq_ignore_ascii_case(&status.policy));
                 self.mode = Mode::Policies(at.unwrap_or(0));
             }
-            None => self.say("there is no scheduler to give a policy to", true),
+            None => self.show_note("no service is connected: the policy cannot be changed", true),
         }
     }
 
-    fn press_in_policies(&mut self, key: KeyCode, at: usize) -> Option<Order> {
+    fn press_in_policies(&mut self, key: KeyCode, at: usize) -> Option<Action> {
         match key {
             KeyCode::Up | KeyCode::Char('k') => self.mode = Mode::Policies(at.saturating_sub(1)),
             KeyCode::Down | KeyCode::Char('j') => {
@@ -130,7 +131,7 @@ impl Screen {
             }
             KeyCode::Enter => {
                 self.mode = Mode::Table;
-                return POLICIES.get(at).map(choose);
+                return POLICIES.get(at).map(set_policy);
             }
             KeyCode::Esc | KeyCode::Char('q' | 'p') => self.mode = Mode::Table,
             _ => {}
@@ -138,42 +139,42 @@ impl Screen {
         None
     }
 
-    fn nudge(&mut self, by: i16) -> Option<Order> {
+    fn change_priority(&mut self, by: i16) -> Option<Action> {
         let priority = self.selected_task()?.priority.saturating_add(by);
-        // "Never run" is a decision of its own, not the end of a row of key presses.
+        // The range excludes -256, which means never run: a key held down must not reach it.
         self.set_priority(priority.clamp(Priority::MIN.get(), Priority::MAX.get()))
     }
 
-    fn set_priority(&mut self, priority: i16) -> Option<Order> {
+    fn set_priority(&mut self, priority: i16) -> Option<Action> {
         let task = self.selected_task()?;
-        let (pid, old, whom) = (task.pid, task.priority, term::name(task));
+        let (pid, old, name) = (task.pid, task.priority, term::name(task));
         if old == priority {
-            self.say(format!("{whom} has priority {priority} already"), false);
+            self.show_note(format!("{name} has priority {priority} already"), false);
             return None;
         }
-        self.expect(pid, |task| task.priority = priority);
+        self.apply_expected(pid, |task| task.priority = priority);
         let hint_request =
             xsched_ipc::protocol::HintRequest { priority: Some(priority.into()), ..Default::default() };
         let arrow = self.glyphs.arrow;
-        let done = format!("{whom} (pid {pid}): priority {old} {arrow} {priority}");
-        Some(Order::Ask(Request::Set { target: Target::Pid(pid), hint_request }, done))
+        let done = format!("{name} (pid {pid}): priority {old} {arrow} {priority}");
+        Some(Action::Send(Request::Set { target: Target::Pid(pid), hint_request }, done))
     }
 
-    fn suspend(&mut self) -> Option<Order> {
+    fn suspend(&mut self) -> Option<Action> {
         let task = self.selected_task()?;
         let (pid, done) = (task.pid, format!("{} (pid {}): suspended", term::name(task), task.pid));
-        self.expect(pid, |task| task.state = TaskState::Suspended);
-        Some(Order::Ask(Request::Suspend(Target::Pid(pid)), done))
+        self.apply_expected(pid, |task| task.state = TaskState::Suspended);
+        Some(Action::Send(Request::Suspend(Target::Pid(pid)), done))
     }
 
-    fn resume(&mut self) -> Option<Order> {
+    fn resume(&mut self) -> Option<Action> {
         let task = self.selected_task()?;
         let (pid, done) = (task.pid, format!("{} (pid {}): resumed", term::name(task), task.pid));
-        Some(Order::Ask(Request::Resume(Target::Pid(pid)), done))
+        Some(Action::Send(Request::Resume(Target::Pid(pid)), done))
     }
 }
 
-fn choose(info: &PolicyInfo) -> Order {
+fn set_policy(info: &PolicyInfo) -> Action {
     let request = Request::Policy { name: Some(info.name.to_owned()), timeslice_us: None, k: None };
-    Order::Ask(request, format!("policy: {} ({})", info.plain, info.name))
+    Action::Send(request, format!("policy: {} ({})", info.plain, info.name))
 }

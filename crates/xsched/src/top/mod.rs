@@ -1,8 +1,8 @@
 //! The live screen of `xsched top`.
 //!
 //! ```text
-//!   service ── feed (a thread) ── News ──► Screen ── draw ──► terminal
-//!           ◄── Request ────────────────── press ◄── keys ───
+//!   service ── feed (a thread) ── Update ──► Screen ── draw ──► terminal
+//!           ◄── Request ──────────────────── press ◄── keys ───
 //! ```
 
 mod draw;
@@ -28,14 +28,14 @@ use ratatui::layout::Rect;
 use rustix::process::Signal;
 
 use self::draw::draw;
-use self::feed::{Feed, News};
-use self::keys::Order;
+use self::feed::{Feed, Update};
+use self::keys::Action;
 use self::screen::{Mode, Screen};
 use crate::term::{self, Glyphs};
 use crate::tool::Tool;
 
-/// How long a key, a signal or news can wait to be noticed.
-const NOTICE: Duration = Duration::from_millis(50);
+/// How long a key, a signal or an update of the feed can stay unhandled.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Shows the screen until the user quits.
 pub(crate) fn live(interval: Duration) -> anyhow::Result<()> {
@@ -43,29 +43,29 @@ pub(crate) fn live(interval: Duration) -> anyhow::Result<()> {
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot watch for signals")?;
     }
-    // Puts the terminal back in order if there is a panic, too.
-    let mut terminal = ratatui::try_init().context("cannot use this terminal")?;
-    let result = watch(&mut terminal, interval, &stop);
-    // After a panic of the other thread it is in order already, and doing it twice would write over the message.
+    // Also installs a panic hook that restores the terminal.
+    let mut terminal = ratatui::try_init().context("cannot initialize the terminal")?;
+    let result = run_screen(&mut terminal, interval, &stop);
+    // The panic hook has restored it if the feed's thread panicked; a second time would overwrite the panic message.
     if is_raw_mode_enabled()? {
         ratatui::restore();
     }
     result
 }
 
-fn watch(terminal: &mut DefaultTerminal, interval: Duration, stop: &AtomicBool) -> anyhow::Result<()> {
+fn run_screen(terminal: &mut DefaultTerminal, interval: Duration, stop: &AtomicBool) -> anyhow::Result<()> {
     let mut screen = Screen::new(Glyphs::of_locale());
     let feed = Feed::start(interval);
     let mut changed = true;
     while !stop.load(Ordering::Relaxed) {
-        while let Some(news) = feed.news()? {
-            take_in(&mut screen, news);
+        while let Some(update) = feed.next_update()? {
+            apply(&mut screen, update);
             changed = true;
         }
         if changed {
             terminal.draw(|frame| draw(&screen, frame.area(), frame.buffer_mut()))?;
         }
-        changed = event::poll(NOTICE)?;
+        changed = event::poll(POLL_INTERVAL)?;
         if !changed {
             continue;
         }
@@ -74,26 +74,26 @@ fn watch(terminal: &mut DefaultTerminal, interval: Duration, stop: &AtomicBool) 
             continue;
         }
         match screen.press(key) {
-            Some(Order::Quit) => break,
-            Some(Order::Pause) => pause(terminal)?,
-            Some(Order::Ask(request, done)) => feed.ask(request, done),
+            Some(Action::Quit) => break,
+            Some(Action::Suspend) => suspend(terminal)?,
+            Some(Action::Send(request, done)) => feed.send(request, done),
             None => {}
         }
     }
     Ok(())
 }
 
-fn take_in(screen: &mut Screen, news: News) {
-    match news {
-        News::Status(status) => screen.update(*status),
-        News::Lost(why) => screen.lose(why),
-        News::Done(text) => screen.say(text, false),
-        News::Failed(why) => screen.say(why, true),
+fn apply(screen: &mut Screen, update: Update) {
+    match update {
+        Update::Status(status) => screen.update(*status),
+        Update::Disconnected(reason) => screen.disconnect(reason),
+        Update::Done(text) => screen.show_note(text, false),
+        Update::Failed(reason) => screen.show_note(reason, true),
     }
 }
 
-/// Gives the terminal back to the shell until it continues us.
-fn pause(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
+/// Suspends this process as Ctrl-Z does, with the terminal restored until the shell continues it.
+fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
     ratatui::restore();
     rustix::process::kill_process(rustix::process::getpid(), Signal::TSTP)?;
     *terminal = ratatui::try_init()?;
@@ -101,20 +101,20 @@ fn pause(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints one screen as text, with all tasks on it.
+/// Prints one screen as text, with all tasks.
 pub(crate) fn once(sample: Duration) -> anyhow::Result<()> {
     let tool = Tool::connect()?;
     let mut screen = Screen::new(Glyphs::of_locale());
     screen.update(tool.status()?);
     thread::sleep(sample);
     screen.update(tool.status()?);
-    screen.mode = Mode::Still;
+    screen.mode = Mode::Static;
     let text = as_text(&screen, term::size().0.unwrap_or(80), draw::lines_for_all(&screen));
     io::stdout().lock().write_all(text.as_bytes())?;
     Ok(())
 }
 
-/// What `draw` paints, as lines of text.
+/// The screen as lines of text.
 fn as_text(screen: &Screen, columns: u16, lines: u16) -> String {
     let area = Rect::new(0, 0, columns, lines);
     let mut buffer = Buffer::empty(area);
@@ -122,14 +122,14 @@ fn as_text(screen: &Screen, columns: u16, lines: u16) -> String {
     let mut text = String::new();
     for row in area.rows() {
         let mut line = String::new();
-        // A wide character takes the cells after it, too.
-        let mut taken = 0;
-        for cell in row.columns().map(|place| &buffer[(place.x, place.y)]) {
-            if taken == 0 {
+        // A wide character also covers the cells after it.
+        let mut covered = 0;
+        for cell in row.columns().map(|cell| &buffer[(cell.x, cell.y)]) {
+            if covered == 0 {
                 line.push_str(cell.symbol());
-                taken = term::width(cell.symbol());
+                covered = term::width(cell.symbol());
             }
-            taken = taken.saturating_sub(1);
+            covered = covered.saturating_sub(1);
         }
         text.push_str(line.trim_end());
         text.push('\n');

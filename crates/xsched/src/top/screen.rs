@@ -1,4 +1,4 @@
-//! All that the screen shows, and how it changes with what the service tells. No clock, no terminal, no socket.
+//! The state of the screen, and how a status of the service changes it. No clock, no terminal, no socket.
 
 use std::collections::HashMap;
 
@@ -8,17 +8,17 @@ use super::history::History;
 use crate::rates::{self, Rates};
 use crate::term::Glyphs;
 
-/// By what the tasks are ordered.
+/// How the tasks are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Sort {
-    /// By device, the most important first.
+    /// By device, the highest priority first.
     #[default]
     Device,
-    /// Who has most of a device.
+    /// The highest utilization first.
     Utilization,
-    /// Who is held longest.
+    /// The highest part of the time held first.
     Held,
-    /// Who waits longest.
+    /// The longest wait first.
     Wait,
     /// By name.
     Name,
@@ -36,8 +36,8 @@ impl Sort {
         }
     }
 
-    /// In a word.
-    pub(super) fn word(self) -> &'static str {
+    /// Shown in the header.
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Device => "device",
             Self::Utilization => "utilization",
@@ -48,70 +48,69 @@ impl Sort {
     }
 }
 
-/// What the keys mean at the moment.
+/// What the keys act on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// They move in the table and change tasks.
+    /// The table of tasks.
     #[default]
     Table,
-    /// They write the filter.
+    /// The text of the filter.
     Filter,
-    /// They choose a policy; this one is under the cursor.
+    /// The list of policies; the cursor is on this one.
     Policies(usize),
-    /// Any closes the help.
+    /// The help, which any key closes.
     Help,
-    /// There are none: this is a picture.
-    Still,
+    /// No keys: the screen is printed once.
+    Static,
 }
 
-/// A line for the user at the foot of the screen.
+/// A message in the last line of the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Note {
-    /// What to say.
     pub(super) text: String,
-    /// Whether something went wrong: then it stays until a key is pressed, else for a while.
-    pub(super) wrong: bool,
+    /// An error stays until a key is pressed, any other message for `NOTE_DURATION_NS`.
+    pub(super) is_error: bool,
     since_ns: u64,
 }
 
-/// How long good news stay.
-const GOOD_NEWS_NS: u64 = 5_000_000_000;
+/// How long a message that is no error is shown.
+const NOTE_DURATION_NS: u64 = 5_000_000_000;
 
-/// All that is shown.
+/// The state of the screen.
 #[derive(Clone, Debug)]
 pub(super) struct Screen {
-    /// The signs to draw with.
+    /// The characters to draw with.
     pub(super) glyphs: &'static Glyphs,
-    /// The latest status; none while no service answers.
+    /// The latest status; none while no service replies.
     pub(super) status: Option<Status>,
-    /// Why there is none.
-    pub(super) waiting: String,
-    /// Rates by task, from the last two looks.
+    /// Why there is no status.
+    pub(super) disconnect_reason: String,
+    /// Rates by task, from the last two statuses.
     pub(super) rates: HashMap<u64, Rates>,
     /// Rounds of the scheduler.
     pub(super) rounds_per_s: Option<f64>,
-    /// Shares over the last minute, by task.
+    /// Utilization over the last minute, by task.
     pub(super) histories: HashMap<u64, History>,
     /// The row under the cursor, and its task.
     pub(super) row: usize,
     pub(super) selected: Option<u64>,
-    /// Only tasks that contain this are shown.
+    /// Only tasks that contain this text are shown.
     pub(super) filter: String,
-    /// Their order.
+    /// How the tasks are sorted.
     pub(super) sort: Sort,
-    /// What the keys mean.
+    /// What the keys act on.
     pub(super) mode: Mode,
-    /// The last thing to say.
+    /// The last message.
     pub(super) note: Option<Note>,
 }
 
 impl Screen {
-    /// A screen that has seen nothing yet.
+    /// A screen without a status.
     pub(super) fn new(glyphs: &'static Glyphs) -> Self {
         Self {
             glyphs,
             status: None,
-            waiting: "looking for the scheduler".to_owned(),
+            disconnect_reason: "connecting to the service".to_owned(),
             rates: HashMap::new(),
             rounds_per_s: None,
             histories: HashMap::new(),
@@ -124,13 +123,13 @@ impl Screen {
         }
     }
 
-    /// Takes in a new look at the service.
+    /// Shows a new status.
     pub(super) fn update(&mut self, new: Status) {
         let old = self.status.take();
         self.rates = old.as_ref().map(|old| rates::between(old, &new)).unwrap_or_default();
         self.rounds_per_s = old.as_ref().and_then(|old| rates::rounds_per_s(old, &new));
         if old.as_ref().is_none_or(|old| old.pid != new.pid) {
-            // Another service numbers its tasks anew.
+            // Task numbers are unique within one service only.
             self.histories.clear();
         }
         self.histories.retain(|id, _| new.tasks.iter().any(|task| task.task == *id));
@@ -138,29 +137,30 @@ impl Screen {
         for (id, rates) in &self.rates {
             self.histories.entry(*id).or_default().push(from_ns, new.now_ns, rates.utilization);
         }
-        self.note.take_if(|note| !note.wrong && new.now_ns.saturating_sub(note.since_ns) >= GOOD_NEWS_NS);
+        self.note
+            .take_if(|note| !note.is_error && new.now_ns.saturating_sub(note.since_ns) >= NOTE_DURATION_NS);
         self.status = Some(new);
         self.follow_selection();
     }
 
-    /// The service does not answer any more, or not yet.
-    pub(super) fn lose(&mut self, why: String) {
+    /// Shows that no service replies.
+    pub(super) fn disconnect(&mut self, reason: String) {
         self.status = None;
         self.rates.clear();
         self.rounds_per_s = None;
-        self.waiting = why;
+        self.disconnect_reason = reason;
         if matches!(self.mode, Mode::Policies(_)) {
             self.mode = Mode::Table;
         }
     }
 
-    /// Says something at the foot of the screen.
-    pub(super) fn say(&mut self, text: impl Into<String>, wrong: bool) {
+    /// Shows a message in the last line.
+    pub(super) fn show_note(&mut self, text: impl Into<String>, is_error: bool) {
         let since_ns = self.status.as_ref().map_or(0, |status| status.now_ns);
-        self.note = Some(Note { text: text.into(), wrong, since_ns });
+        self.note = Some(Note { text: text.into(), is_error, since_ns });
     }
 
-    /// The rates of a task, if it was there at the last two looks.
+    /// The rates of a task, if the last two statuses have it.
     pub(super) fn rates_of(&self, task: &TaskStatus) -> Option<&Rates> {
         self.rates.get(&task.task)
     }
@@ -170,14 +170,14 @@ impl Screen {
         self.status.as_ref().map_or(&[], |status| &status.tasks)
     }
 
-    /// The tasks to show, in order.
+    /// The tasks to show, sorted.
     pub(super) fn visible(&self) -> Vec<&TaskStatus> {
-        let wanted = self.filter.to_lowercase();
+        let filter = self.filter.to_lowercase();
         let matches = |task: &&TaskStatus| {
-            wanted.is_empty()
-                || task.name.to_lowercase().contains(&wanted)
-                || task.cmdline.to_lowercase().contains(&wanted)
-                || task.pid.to_string() == wanted
+            filter.is_empty()
+                || task.name.to_lowercase().contains(&filter)
+                || task.cmdline.to_lowercase().contains(&filter)
+                || task.pid.to_string() == filter
         };
         let mut tasks: Vec<_> = self.tasks().iter().filter(matches).collect();
         tasks.sort_by_key(|task| (task.device, -task.priority, task.pid, task.task));
@@ -194,7 +194,7 @@ impl Screen {
         tasks
     }
 
-    /// The devices there are, in order; their place is their number on the screen.
+    /// The devices, sorted; the index of a device is its number on the screen.
     pub(super) fn devices(&self) -> Vec<u64> {
         let mut devices: Vec<_> = self.tasks().iter().map(|task| task.device).collect();
         devices.sort_unstable();
@@ -214,7 +214,7 @@ impl Screen {
         self.select_row();
     }
 
-    /// Keeps the cursor on its task wherever that went, or in its place if the task is gone.
+    /// Moves the cursor to the row of its task, or keeps the row if the task is gone.
     pub(super) fn follow_selection(&mut self) {
         let found = self.visible().iter().position(|task| Some(task.task) == self.selected);
         if let Some(row) = found {
@@ -229,8 +229,8 @@ impl Screen {
         self.selected = ids.get(self.row).copied();
     }
 
-    /// Shows already what was asked for; the next status tells what became of it.
-    pub(super) fn expect(&mut self, pid: u32, change: impl Fn(&mut TaskStatus)) {
+    /// Shows a requested change before the service confirms it; the next status replaces it.
+    pub(super) fn apply_expected(&mut self, pid: u32, change: impl Fn(&mut TaskStatus)) {
         let tasks = self.status.iter_mut().flat_map(|status| &mut status.tasks);
         tasks.filter(|task| task.pid == pid).for_each(change);
         self.follow_selection();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn two_looks_give_rates_and_a_history() {
+    fn two_statuses_give_rates_and_a_history() {
         let mut screen = Screen::new(Glyphs::UNICODE);
         screen.update(look(1, SECOND, vec![task(1, "a", 0, 0)]));
         assert!(screen.rates.is_empty());
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_disappears_leaves_nothing_behind() {
+    fn removed_task_leaves_no_state() {
         let mut screen = Screen::new(Glyphs::UNICODE);
         for second in 1..4 {
             screen.update(look(1, second * SECOND, vec![task(1, "a", 0, 0), task(2, "b", 0, 0)]));
@@ -290,22 +290,22 @@ mod tests {
     }
 
     #[test]
-    fn another_service_starts_anew() {
+    fn new_service_clears_histories() {
         let mut screen = Screen::new(Glyphs::UNICODE);
         screen.update(look(1, SECOND, vec![task(1, "a", 0, 0)]));
         screen.update(look(1, 2 * SECOND, vec![task(1, "a", 0, 0)]));
-        screen.lose("gone".into());
+        screen.disconnect("gone".into());
         assert!(screen.visible().is_empty());
         screen.update(look(2, 3 * SECOND, vec![task(1, "b", 0, 0)]));
         assert!(screen.histories.is_empty() && screen.rates.is_empty());
     }
 
     #[test]
-    fn good_news_go_by_themselves_and_bad_ones_stay() {
+    fn messages_expire_and_errors_stay() {
         let mut screen = Screen::new(Glyphs::UNICODE);
-        for (wrong, stays) in [(false, false), (true, true)] {
+        for (is_error, stays) in [(false, false), (true, true)] {
             screen.update(look(1, SECOND, vec![]));
-            screen.say("news", wrong);
+            screen.show_note("message", is_error);
             screen.update(look(1, 3 * SECOND, vec![]));
             assert!(screen.note.is_some());
             screen.update(look(1, 6 * SECOND, vec![]));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cursor_stays_on_its_task_when_the_order_changes() {
+    fn cursor_follows_its_task_when_the_sorting_changes() {
         let mut screen = Screen::new(Glyphs::UNICODE);
         let tasks = |b_used| vec![task(1, "a", 5, 0), task(2, "b", 0, b_used), task(3, "c", 9, 0)];
         screen.update(look(1, SECOND, tasks(0)));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_looks_at_names_command_lines_and_numbers() {
+    fn filter_matches_names_command_lines_and_pids() {
         let mut screen = Screen::new(Glyphs::UNICODE);
         let mut serve = task(1, "Serve", 0, 0);
         serve.cmdline = "python serve.py".into();

@@ -1,4 +1,4 @@
-//! The lines of the devices: a bar of who has how much.
+//! The lines of the devices: a bar of the utilization by each task.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -10,16 +10,16 @@ use xsched_ipc::protocol::TaskState;
 use super::{DIM, Screen};
 use crate::term;
 
-/// Colours of the parts of a bar, in turn.
+/// Colours of the parts of a bar, used cyclically.
 const PARTS: [Color; 5] = [Color::Green, Color::Blue, Color::Magenta, Color::Cyan, Color::Yellow];
 
-/// Lines the devices take of `height`, with a blank one on either side.
+/// Lines of the devices on a screen of `height` lines, with a blank line above and below.
 pub(super) fn lines(screen: &Screen, height: u16) -> u16 {
     let devices = u16::try_from(screen.devices().len()).unwrap_or(u16::MAX);
     if devices == 0 { 0 } else { devices.min((height / 4).max(1)) + 2 }
 }
 
-/// Draws a line for each device, or as many as there is room for and how many there are besides.
+/// Draws a line for each device that fits, and the number of the devices that do not.
 pub(super) fn draw(screen: &Screen, area: Rect, buffer: &mut Buffer) {
     let devices = screen.devices();
     let room = usize::from(area.height.saturating_sub(2));
@@ -47,7 +47,7 @@ fn line<'a>(screen: &Screen, device: u64, label: String, width: usize) -> Line<'
         .collect();
     utilizations.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     let total = utilizations.iter().fold(0.0, |total, (_, utilization)| total + utilization);
-    // Tasks that run at the same time have more than the whole together: then the bar shows their proportions.
+    // Tasks that run at the same time can add up to more than 1: then the bar shows their proportions.
     let scale = total.max(1.0);
 
     let bar_width = (width / 4).max(10);
@@ -65,19 +65,19 @@ fn line<'a>(screen: &Screen, device: u64, label: String, width: usize) -> Line<'
     spans.push(Span::raw(format!(" {:>4}  ", term::percent(total.min(1.0)))));
 
     let used: usize = spans.iter().map(Span::width).sum();
-    let mut words: Vec<String> = utilizations
+    let mut texts: Vec<String> = utilizations
         .iter()
         .map(|(name, utilization)| format!("{name} {}", term::percent(*utilization)))
         .collect();
     let held = screen.count(device, TaskState::Held);
     if held > 0 {
-        words.push(format!("{held} held"));
+        texts.push(format!("{held} held"));
     }
-    spans.push(Span::raw(term::fit(&words.join(", "), width.saturating_sub(used), screen.glyphs)));
+    spans.push(Span::raw(term::fit(&texts.join(", "), width.saturating_sub(used), screen.glyphs)));
     Line::from(spans)
 }
 
-/// How many of `width` cells `part` of them fills, to the nearest.
+/// `part` of `width` cells, rounded.
 fn cells(part: f64, width: usize) -> usize {
     #[allow(
         clippy::cast_possible_truncation,

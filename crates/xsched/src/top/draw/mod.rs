@@ -1,10 +1,10 @@
-//! The screen as a picture: a pure function of its state.
+//! Draws the screen: a pure function of its state.
 //!
 //! ```text
-//!   header      what schedules, how, and how busily
-//!   devices     a line each, with a bar of who has how much of it
+//!   header      version, policy, number of tasks, scheduling rounds per second
+//!   devices     a line each, with a bar of the utilization by each task
 //!   tasks       a line each
-//!   footer      the last thing to say, else the keys
+//!   footer      the last message, else the keys
 //! ```
 
 mod devices;
@@ -23,28 +23,28 @@ use crate::term;
 
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
-const WRONG: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+const ERROR: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
 const KEYS: &str = " up/down select  +/- priority  s suspend  r resume  p policy  / filter  ? help  q quit";
 const SHORT_KEYS: &str = " up/down  +/- priority  s suspend  r resume  p policy  / filter  ? help  q quit";
 
-/// Draws all of it.
+/// Draws the whole screen.
 pub(super) fn draw(screen: &Screen, area: Rect, buffer: &mut Buffer) {
     let device_lines = devices::lines(screen, area.height);
     let [header, devices, tasks, footer] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(device_lines),
         Constraint::Min(0),
-        Constraint::Length(u16::from(screen.mode != Mode::Still)),
+        Constraint::Length(u16::from(screen.mode != Mode::Static)),
     ])
     .areas(area);
     draw_header(screen, header, buffer);
     if screen.status.is_none() {
-        let waiting = format!("{} - waiting", screen.waiting);
+        let waiting = format!("{} - waiting", screen.disconnect_reason);
         draw_message(&[&waiting, "q quits"], tasks, buffer);
     } else if screen.tasks().is_empty() {
         let how = "`xsched run -- PROGRAM` starts a program under the scheduler";
-        draw_message(&["nothing is scheduled right now", how], tasks, buffer);
+        draw_message(&["no task is scheduled", how], tasks, buffer);
     } else {
         devices::draw(screen, devices, buffer);
         tasks::draw(screen, tasks, buffer);
@@ -53,15 +53,15 @@ pub(super) fn draw(screen: &Screen, area: Rect, buffer: &mut Buffer) {
     match screen.mode {
         Mode::Policies(at) => popup::draw_policies(screen, at, area, buffer),
         Mode::Help => popup::draw_help(screen, area, buffer),
-        Mode::Table | Mode::Filter | Mode::Still => {}
+        Mode::Table | Mode::Filter | Mode::Static => {}
     }
 }
 
-/// The lines that a still picture needs to show everything.
+/// The lines that a static screen needs to show everything.
 pub(super) fn lines_for_all(screen: &Screen) -> u16 {
     let devices = u16::try_from(screen.devices().len()).unwrap_or(u16::MAX);
     let tasks = u16::try_from(screen.visible().len()).unwrap_or(u16::MAX);
-    // Header, a blank line on either side of the devices, headings; devices take a quarter at most.
+    // Header, a blank line above and below the devices, headings; devices take a quarter at most.
     tasks.saturating_add(devices).saturating_add(4).max(devices.saturating_mul(4)).max(6)
 }
 
@@ -83,7 +83,7 @@ fn draw_header(screen: &Screen, area: Rect, buffer: &mut Buffer) {
         spans.push(Span::raw("   policy "));
         spans.push(Span::styled(policy, BOLD));
         spans.push(Span::raw(format!("   {tasks}   {rounds} rounds/s")));
-        spans.push(Span::styled(format!("   by {}", screen.sort.word()), DIM));
+        spans.push(Span::styled(format!("   by {}", screen.sort.name()), DIM));
     }
     Line::from(spans).render(area, buffer);
 }
@@ -99,10 +99,10 @@ fn draw_footer(screen: &Screen, area: Rect, buffer: &mut Buffer) {
     let line = match (&screen.note, screen.mode) {
         (Some(note), _) => {
             let text = term::fit(&format!(" {}", term::printable(&note.text)), room, screen.glyphs);
-            Line::styled(text, if note.wrong { WRONG } else { BOLD })
+            Line::styled(text, if note.is_error { ERROR } else { BOLD })
         }
         (None, Mode::Filter) => {
-            Line::styled(format!(" show only: {}_   Enter keeps, Esc shows all", screen.filter), BOLD)
+            Line::styled(format!(" show only: {}_   Enter applies, Esc shows all", screen.filter), BOLD)
         }
         (None, _) if !screen.filter.is_empty() => {
             Line::styled(format!(" showing only: {}   Esc shows all", screen.filter), BOLD)

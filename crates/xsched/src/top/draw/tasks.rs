@@ -10,11 +10,11 @@ use xsched_ipc::protocol::{TaskState, TaskStatus};
 use super::{BOLD, Mode, Screen};
 use crate::term::{self, NOTHING};
 
-const SHORTEST_NAME: u16 = 8;
-const LONGEST_NAME: u16 = 32;
-/// A sparkline of fewer columns says nothing; one of more than 60 would show parts of a second.
-const SHORTEST_SPARK: u16 = 6;
-const LONGEST_SPARK: u16 = 60;
+const MIN_NAME_WIDTH: u16 = 8;
+const MAX_NAME_WIDTH: u16 = 32;
+/// A sparkline of fewer columns is unreadable; more than one column per second shows nothing new.
+const MIN_SPARK_WIDTH: u16 = 6;
+const MAX_SPARK_WIDTH: u16 = 60;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
@@ -44,7 +44,7 @@ impl Column {
             Utilization => "UTIL",
             Launches => "LAUNCH/S",
             Held => "HELD",
-            Preemptions => "STOP/S",
+            Preemptions => "PREEMPT/S",
             Wait => "P99 WAIT",
             Spark if width < 11 => "MINUTE",
             Spark => "LAST MINUTE",
@@ -56,15 +56,15 @@ impl Column {
     }
 }
 
-/// The columns with their widths that fit into `width`: the least important go first.
+/// The columns that fit into `width`, with their widths: the least important are left out first.
 fn columns(screen: &Screen, width: u16) -> Vec<(Column, u16)> {
     let tasks = screen.visible();
     let longest = |of: &dyn Fn(&TaskStatus) -> usize| tasks.iter().map(|task| of(task)).max().unwrap_or(0);
     let pid = longest(&|task| task.pid.to_string().len()).max(3);
     let name = longest(&|task| term::width(&term::name(task)));
     let mut fixed =
-        vec![(Pid, u16::try_from(pid).unwrap_or(10)), (Name, SHORTEST_NAME), (Device, 3), (Priority, 4)];
-    fixed.extend([(State, 9), (Utilization, 5), (Launches, 8), (Held, 4), (Preemptions, 6), (Wait, 8)]);
+        vec![(Pid, u16::try_from(pid).unwrap_or(10)), (Name, MIN_NAME_WIDTH), (Device, 3), (Priority, 4)];
+    fixed.extend([(State, 9), (Utilization, 4), (Launches, 8), (Held, 4), (Preemptions, 9), (Wait, 8)]);
     if screen.devices().len() < 2 {
         fixed.retain(|(column, _)| *column != Device);
     }
@@ -75,23 +75,24 @@ fn columns(screen: &Screen, width: u16) -> Vec<(Column, u16)> {
         }
     }
     let mut rest = width.saturating_sub(total(&fixed));
-    let spark = rest > SHORTEST_SPARK;
-    let wanted = u16::try_from(name).unwrap_or(u16::MAX).clamp(SHORTEST_NAME, LONGEST_NAME) - SHORTEST_NAME;
-    // Name and sparkline share what is left; half of it at least is the sparkline's.
-    let longer = if spark { wanted.min((rest - SHORTEST_SPARK) / 2) } else { wanted.min(rest) };
+    let spark = rest > MIN_SPARK_WIDTH;
+    let extra =
+        u16::try_from(name).unwrap_or(u16::MAX).clamp(MIN_NAME_WIDTH, MAX_NAME_WIDTH) - MIN_NAME_WIDTH;
+    // The name gets up to half of the remaining width, the sparkline the rest.
+    let extra = if spark { extra.min((rest - MIN_SPARK_WIDTH) / 2) } else { extra.min(rest) };
     for (column, width) in &mut fixed {
         if *column == Name {
-            *width += longer;
+            *width += extra;
         }
     }
-    rest -= longer;
+    rest -= extra;
     if spark {
-        fixed.push((Spark, (rest - 1).min(LONGEST_SPARK)));
+        fixed.push((Spark, (rest - 1).min(MAX_SPARK_WIDTH)));
     }
     fixed
 }
 
-/// Draws the table, scrolled so that the cursor is in sight.
+/// Draws the table, scrolled so that the row of the cursor is visible.
 pub(super) fn draw(screen: &Screen, area: Rect, buffer: &mut Buffer) {
     let columns = columns(screen, area.width.saturating_sub(1));
     let devices = screen.devices();
@@ -114,7 +115,7 @@ pub(super) fn draw(screen: &Screen, area: Rect, buffer: &mut Buffer) {
         .column_spacing(1)
         .highlight_symbol(">")
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
-    let selected = screen.selected.filter(|_| screen.mode != Mode::Still).map(|_| screen.row);
+    let selected = screen.selected.filter(|_| screen.mode != Mode::Static).map(|_| screen.row);
     let mut state = TableState::new().with_offset(offset).with_selected(selected);
     table.render(area, buffer, &mut state);
 }
@@ -151,7 +152,7 @@ fn sparkline(screen: &Screen, task: &TaskStatus, width: usize) -> String {
     let now_ns = screen.status.as_ref().map_or(0, |status| status.now_ns);
     let Some(history) = screen.histories.get(&task.task) else { return String::new() };
     let spark = &screen.glyphs.spark;
-    let sign = |utilization: Option<f64>| match utilization {
+    let glyph = |utilization: Option<f64>| match utilization {
         None => " ",
         Some(utilization) => {
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 7")]
@@ -159,5 +160,5 @@ fn sparkline(screen: &Screen, task: &TaskStatus, width: usize) -> String {
             spark[step]
         }
     };
-    history.columns(now_ns, width).into_iter().map(sign).collect()
+    history.columns(now_ns, width).into_iter().map(glyph).collect()
 }
