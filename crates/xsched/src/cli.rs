@@ -1,4 +1,4 @@
-//! The command line: what was typed, and where it goes.
+//! The command line: parses it and runs the command.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::{commands, demo};
 
-/// Decides what an accelerator runs: important work first, the rest in the gaps.
+/// Schedules accelerators preemptively: tasks of high priority run first, other tasks use the idle time.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Cli {
@@ -35,8 +35,8 @@ enum Command {
     DemoWorker(demo::worker::Args),
 }
 
-/// The whole command line, for those who describe it.
-pub(crate) fn described() -> clap::Command {
+/// The definition of the command line, for man pages and completions.
+pub(crate) fn definition() -> clap::Command {
     Cli::command()
 }
 
@@ -46,8 +46,8 @@ pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let command = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli.command,
         Err(error) => {
-            let Some(status) = commands::run::misuse(&arguments, &error) else { error.exit() };
-            // Nobody there to read it: the status says it too.
+            let Some(status) = commands::run::usage_error_status(&arguments, &error) else { error.exit() };
+            // If stderr is closed, the exit status still reports the error.
             let _ = error.print();
             return status;
         }
@@ -71,11 +71,11 @@ pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     exit_code("xsched", result)
 }
 
-/// How the program `name` ends; says what went wrong.
+/// Prints the error, if any, with the program's `name` in front, and returns the exit status.
 pub(crate) fn exit_code(name: &str, result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads our output may stop reading: `xsched ... | head` is no failure.
+        // The reader of a pipe may close it early: `xsched ... | head` is no failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{name}: {error:#}");

@@ -29,7 +29,7 @@ fn run_demo() -> Value {
         assert_eq!(foreground["n"], 25);
         assert!(foreground["p99_us"].as_f64().unwrap() >= p50(&results, name));
     }
-    assert_eq!(scene(&results, "alone")["background"]["share"], 0.0);
+    assert_eq!(scene(&results, "alone")["background"]["utilization"], 0.0);
     let html = std::fs::read_to_string(page).unwrap();
     assert!(html.contains("<svg") && html.contains("simulated device"));
     results
@@ -51,8 +51,8 @@ fn demo_shows_lower_latency_with_scheduling() {
         let [alone, native, scheduled] = ["alone", "native", "xsched"].map(|name| p50(&results, name));
         require(native > 1.5 * alone, || format!("the batch does not slow native requests: {results:#}"))?;
         require(scheduled < 0.5 * (alone + native), || format!("scheduling gains too little: {results:#}"))?;
-        let share = scene(&results, "xsched")["background"]["share"].as_f64().unwrap();
-        require(share > 0.5, || format!("the background keeps {share} of its throughput: {results:#}"))
+        let utilization = scene(&results, "xsched")["background"]["utilization"].as_f64().unwrap();
+        require(utilization > 0.5, || format!("the background has {utilization} of the device: {results:#}"))
     });
 }
 

@@ -127,8 +127,8 @@ fn the_demo_takes_a_gpu_that_answers() {
     assert!(results["level"].as_u64() >= Some(1), "it was not scheduled: {results}");
     for scene in results["scenes"].as_array().unwrap() {
         assert_eq!(scene["foreground"]["n"], 10, "{scene}");
-        let share = scene["background"]["share"].as_f64().unwrap();
-        assert_eq!(share > 0.0, scene["name"] != "alone", "{scene}");
+        let utilization = scene["background"]["utilization"].as_f64().unwrap();
+        assert_eq!(utilization > 0.0, scene["name"] != "alone", "{scene}");
     }
 }
 

@@ -87,7 +87,7 @@ fn another_copy_in_the_environment_is_left_out_with_a_word() {
     let (out, native) = (out.split_once('\n').unwrap(), said(env.direct(&THREE_QUEUES)).0);
     assert_eq!(out.0, format!("{}:{harmless}", env.library("libxsched.so")));
     assert_eq!(out.1, native);
-    assert!(err.starts_with(&format!("xsched: {copy} is left out of LD_PRELOAD: ")), "{err}");
+    assert!(err.starts_with(&format!("xsched: {copy} is removed from LD_PRELOAD: ")), "{err}");
     assert_eq!(err.lines().count(), 1, "nothing about its own library by another name: {err}");
 }
 

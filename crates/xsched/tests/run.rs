@@ -442,7 +442,7 @@ fn without_any_service_programs_run_all_the_same() {
     let (said, complaint, status, _) = seen(&output);
     assert_eq!((said.as_str(), status), ("round 0\nround 1\nfinished 10\n", Some(6)));
     assert_eq!(complaint.lines().count(), 1, "{complaint}");
-    assert!(complaint.contains("runs unscheduled until there is a service"), "{complaint}");
+    assert!(complaint.contains("runs unscheduled until a service runs"), "{complaint}");
 }
 
 #[test]

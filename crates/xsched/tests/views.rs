@@ -130,9 +130,9 @@ fn set(hint_request: HintRequest) -> Request {
 #[test]
 fn ps_lists_the_tasks_of_all_packets_with_their_rates() {
     let expected = "\
-PID NAME  DEVICE       PRIO STATE   SHARE LAUNCH/S HELD PREEMPT P99 WAIT
- 41 serve 0000:00:06.0  100 running   75%    20.0k   0%       0    180us
- 42 train 0000:00:06.0 -100 held      25%      100  50%      24        -
+PID NAME  DEVICE       PRIO STATE   UTIL LAUNCH/S HELD PREEMPT P99 WAIT
+ 41 serve 0000:00:06.0  100 running  75%    20.0k   0%       0    180us
+ 42 train 0000:00:06.0 -100 held     25%      100  50%      24        -
 ";
     xsched(&service()).args(["ps", "--sample", "1ms"]).assert().success().stdout(expected);
     xsched(&service())
@@ -148,7 +148,7 @@ fn ps_prints_json_with_the_rates_inside_the_tasks() {
     let json: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
     assert_eq!(json["policy"], "HPF");
     assert_eq!(json["tasks"][0]["pid"], 41);
-    assert_eq!(json["tasks"][0]["rates"]["share"], 0.75);
+    assert_eq!(json["tasks"][0]["rates"]["utilization"], 0.75);
     assert_eq!(json["tasks"][1]["rates"]["launches_per_s"], 100.0);
     assert!(json.get("more").is_none());
 }
@@ -156,7 +156,7 @@ fn ps_prints_json_with_the_rates_inside_the_tasks() {
 #[test]
 fn ps_is_friendly_when_there_is_nothing() {
     let idle = FakeService::new(|_| vec![Reply::Status(Status::default())]);
-    xsched(&idle).args(["ps", "--sample", "1ms"]).assert().success().stdout(contains("nothing is scheduled"));
+    xsched(&idle).args(["ps", "--sample", "1ms"]).assert().success().stdout(contains("no task is scheduled"));
 }
 
 #[test]
@@ -293,9 +293,9 @@ fn top_prints_one_screen_without_a_terminal() {
 
  gpu 0000:00:06.0 ███████████████▓▓▓▓▓ 100%  serve 75%, train 25%, 1 held
 
-PID NAME     PRIO STATE     SHARE LAUNCH/S HELD STOP/S P99 WAIT LAST MINUTE
- 41 serve     100 running     75%    20.0k   0%      0    180us              ▆
- 42 train    -100 held        25%      100  50%     12        -              ▃
+PID NAME     PRIO STATE     UTIL LAUNCH/S HELD PREEMPT/S P99 WAIT LAST MINUTE
+ 41 serve     100 running    75%    20.0k   0%         0    180us            ▆
+ 42 train    -100 held       25%      100  50%        12        -            ▃
 ";
     let expected = expected.replace("VERSION", env!("CARGO_PKG_VERSION"));
     let output = xsched(&service()).args(["top", "--once", "-i", "50ms"]).assert().success();

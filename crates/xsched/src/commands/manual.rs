@@ -1,4 +1,4 @@
-//! `xsched manual`: man pages, shell completions and the book's page of commands, from the same source as `--help`.
+//! `xsched manual`: man pages, shell completions and docs/commands.md, from the same source as `--help`.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -11,20 +11,20 @@ use clap_complete::Shell;
 
 use crate::{cli, compat};
 
-/// Write man pages and shell completions, or print the book's page of commands.
+/// Write man pages and shell completions, or print docs/commands.md.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to write: man1/*.1, and completions/bash, zsh and fish.
+    /// Directory to write to: man1/*.1, and completions/bash, zsh and fish.
     #[arg(required_unless_present = "markdown")]
     directory: Option<PathBuf>,
 
-    /// Print the page of the book.
+    /// Print docs/commands.md.
     #[arg(long, conflicts_with = "directory")]
     markdown: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let program = without_hidden(&cli::described()).name("xsched");
+    let program = without_hidden(&cli::definition()).name("xsched");
     match &args.directory {
         Some(directory) => {
             write_pages(&program, &directory.join("man1"))?;
@@ -34,42 +34,42 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// The same command without what is not for people.
+/// The same command without hidden arguments and subcommands.
 fn without_hidden(command: &Command) -> Command {
-    let mut seen = Command::new(command.get_name().to_owned())
+    let mut visible = Command::new(command.get_name().to_owned())
         .arg_required_else_help(command.is_arg_required_else_help_set())
         .subcommand_required(command.is_subcommand_required_set())
         .args(command.get_arguments().filter(|argument| !argument.is_hide_set()))
         .groups(command.get_groups())
         .subcommands(command.get_subcommands().filter(|command| !command.is_hide_set()).map(without_hidden));
     if let Some(about) = command.get_about() {
-        seen = seen.about(about.clone());
+        visible = visible.about(about.clone());
     }
     if let Some(about) = command.get_long_about() {
-        seen = seen.long_about(about.clone());
+        visible = visible.long_about(about.clone());
     }
     match command.get_version() {
-        Some(version) => seen.version(version.to_owned()),
-        None => seen,
+        Some(version) => visible.version(version.to_owned()),
+        None => visible,
     }
 }
 
 fn create(directory: &Path, name: &str) -> anyhow::Result<File> {
-    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let path = directory.join(name);
     File::create(&path).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// A page for the program, for each of its commands, and for the reference's two programs.
+/// A page for the program, for each of its commands, and for the two programs of the original C++ XSched.
 fn write_pages(program: &Command, directory: &Path) -> anyhow::Result<()> {
     let commands = program.get_subcommands().map(|command| {
         let name = format!("xsched-{}", command.get_name());
         command.clone().name(name.clone()).bin_name(name.replacen('-', " ", 1)).display_name(name)
     });
-    for command in std::iter::once(program.clone()).chain(commands).chain(compat::described()) {
+    for command in std::iter::once(program.clone()).chain(commands).chain(compat::definitions()) {
         let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
         let mut command = command.version(env!("CARGO_PKG_VERSION"));
-        // What follows from the whole, such as the line of usage.
+        // Derives the usage line.
         command.build();
         let mut file = create(directory, &format!("{name}.1"))?;
         clap_mangen::Man::new(command).date("").render(&mut file)?;
@@ -85,17 +85,17 @@ fn write_completions(mut program: Command, directory: &Path) -> anyhow::Result<(
     Ok(())
 }
 
-/// The page of commands.
+/// The text of docs/commands.md.
 fn page(mut program: Command) -> String {
     let mut text = String::from(
-        "# Commands\n\n<!-- written by `xsched manual --markdown` -->\n\nWhat `--help` says, on one page. The man pages \
-         and the completions of the shells come from the same source.\n",
+        "# Commands\n\n<!-- written by `xsched manual --markdown` -->\n\nThe output of `--help` on one page. The man pages \
+         and the shell completions come from the same source.\n",
     );
     program.build();
     for command in program.get_subcommands().filter(|command| command.get_name() != "help") {
         describe(command, &format!("xsched {}", command.get_name()), 2, &mut text);
     }
-    for mut command in compat::described() {
+    for mut command in compat::definitions() {
         command.build();
         describe(&command, command.get_name(), 2, &mut text);
     }
@@ -116,7 +116,7 @@ fn describe(command: &Command, name: &str, depth: usize, text: &mut String) {
         text.push_str("\n| | |\n|---|---|\n");
     }
     for argument in arguments {
-        let _ = writeln!(text, "| `{}` | {} |", cell(&written(argument)), cell(&help(argument)));
+        let _ = writeln!(text, "| `{}` | {} |", cell(&syntax(argument)), cell(&help(argument)));
     }
     for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help" && !inner.is_hide_set())
     {
@@ -124,8 +124,8 @@ fn describe(command: &Command, name: &str, depth: usize, text: &mut String) {
     }
 }
 
-/// As it is typed: `-p, --priority <N>`.
-fn written(argument: &Arg) -> String {
+/// The argument as typed: `-p, --priority <N>`.
+fn syntax(argument: &Arg) -> String {
     let short = argument.get_short().map(|short| format!("-{short}"));
     let long = argument.get_long().map(|long| format!("--{long}"));
     let flags: Vec<_> = short.into_iter().chain(long).collect();
@@ -142,14 +142,14 @@ fn help(argument: &Arg) -> String {
     let help = argument.get_long_help().or(argument.get_help()).map(ToString::to_string).unwrap_or_default();
     let default: Vec<_> =
         argument.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
-    let said = help.trim().trim_end_matches('.');
+    let sentence = help.trim().trim_end_matches('.');
     if default.is_empty() || !argument.get_action().takes_values() {
-        return format!("{said}.");
+        return format!("{sentence}.");
     }
-    format!("{said}. Default: `{}`.", default.join(", "))
+    format!("{sentence}. Default: `{}`.", default.join(", "))
 }
 
-/// Fit for a cell of a table.
+/// Text for one cell of a Markdown table.
 fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }

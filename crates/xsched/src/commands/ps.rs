@@ -14,27 +14,29 @@ use crate::rates::{self, Rates};
 use crate::term::{self, Glyphs, NOTHING};
 use crate::tool::Tool;
 
-/// List what is being scheduled.
+/// List the tasks that are being scheduled.
 ///
-/// SHARE is the part of the time a task had its device, HELD the part it had work and was held at the gate, both over
-/// a short sample; PREEMPT is how often it was stopped since it came, P99 WAIT how long its work waited for the device in
-/// the worst of a hundred cases. Launches are counted only while a task shares its device with others.
+/// A task is all queues of one process on one device, or one queue with hints of its own. STATE is idle, running, held
+/// (it has work, and the scheduler keeps it from running) or suspended (by request). UTIL is the utilization: the part of
+/// the sample during which the task had its device. HELD is the part of the sample during which it was held. PREEMPT counts how
+/// often it was preempted since it appeared. P99 WAIT is the 99th percentile of the time its work waited for the device.
+/// LAUNCH/S is counted only while several tasks use the device.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Show whole command lines.
     #[arg(short, long, conflicts_with = "json")]
     wide: bool,
 
-    /// Print one JSON object: all that the scheduler tells, with the rates of every task.
+    /// Print one JSON object: everything that the scheduler reports, with the rates of every task.
     #[arg(long)]
     json: bool,
 
-    /// How long to watch for the rates, such as 200ms or 5s.
+    /// How long to sample for UTIL, HELD and LAUNCH/S, such as 200ms or 5s.
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = sample)]
     sample: Duration,
 }
 
-/// A span to watch for: long enough to see something, short enough to wait for.
+/// The length of a sample.
 fn sample(text: &str) -> Result<Duration, String> {
     let Nanos(ns) = parse_time(text)?;
     let length = Duration::from_nanos(ns);
@@ -63,11 +65,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The status as it came, with the rates put into its tasks.
+/// The status as the service reports it, with the rates of each task added.
 fn as_json(status: &Status, rates: &HashMap<u64, Rates>) -> anyhow::Result<Value> {
     let mut value = serde_json::to_value(status)?;
     if let Some(fields) = value.as_object_mut() {
-        // Packets are the socket's affair: here is everything.
+        // Only the socket's protocol splits the status into several packets.
         fields.remove("more");
     }
     for (task, value) in status.tasks.iter().zip(value["tasks"].as_array_mut().into_iter().flatten()) {
@@ -77,13 +79,13 @@ fn as_json(status: &Status, rates: &HashMap<u64, Rates>) -> anyhow::Result<Value
 }
 
 const HEADINGS: [&str; 10] =
-    ["PID", "NAME", "DEVICE", "PRIO", "STATE", "SHARE", "LAUNCH/S", "HELD", "PREEMPT", "P99 WAIT"];
-/// The columns of words; the others are numbers and stand to the right.
-const WORDS: [usize; 3] = [NAME, 2, 4];
+    ["PID", "NAME", "DEVICE", "PRIO", "STATE", "UTIL", "LAUNCH/S", "HELD", "PREEMPT", "P99 WAIT"];
+/// The columns of text, aligned left; the columns of numbers are aligned right.
+const TEXT_COLUMNS: [usize; 3] = [NAME, 2, 4];
 const NAME: usize = 1;
-const SHORTEST_NAME: usize = 8;
+const MIN_NAME_WIDTH: usize = 8;
 
-/// The tasks as a table, or a friendly line if there are none. Names give way if it is wider than `columns`.
+/// The tasks as a table, or one line if there are none. Names are cut if the table is wider than `columns`.
 fn table(
     status: &Status,
     rates: &HashMap<u64, Rates>,
@@ -92,7 +94,7 @@ fn table(
     glyphs: &Glyphs,
 ) -> String {
     if status.tasks.is_empty() {
-        return "nothing is scheduled right now: `xsched run -- PROGRAM` starts a program under the scheduler\n"
+        return "no task is scheduled: `xsched run -- PROGRAM` starts a program under the scheduler\n"
             .to_owned();
     }
     let mut rows = vec![HEADINGS.map(str::to_owned)];
@@ -102,7 +104,7 @@ fn table(
     let total = widths.iter().sum::<usize>() + widths.len() - 1;
     if let Some(columns) = columns.filter(|columns| *columns < total) {
         let room = widths[NAME].saturating_sub(total - columns);
-        widths[NAME] = room.max(SHORTEST_NAME.min(widths[NAME]));
+        widths[NAME] = room.max(MIN_NAME_WIDTH.min(widths[NAME]));
     }
     let commands = status.tasks.iter().map(|task| term::printable(&task.cmdline));
     let commands = std::iter::once("COMMAND".to_owned()).chain(commands);
@@ -111,7 +113,9 @@ fn table(
         let mut line = row
             .iter()
             .enumerate()
-            .map(|(i, cell)| aligned(&term::fit(cell, widths[i], glyphs), widths[i], WORDS.contains(&i)))
+            .map(|(i, cell)| {
+                aligned(&term::fit(cell, widths[i], glyphs), widths[i], TEXT_COLUMNS.contains(&i))
+            })
             .collect::<Vec<_>>()
             .join(" ");
         if wide {
@@ -183,23 +187,23 @@ mod tests {
     }
 
     #[test]
-    fn names_give_way_on_a_narrow_terminal() {
+    fn narrow_terminal_cuts_names() {
         let text = shown(Some(80));
         let expected = "
-   PID NAME     DEVICE       PRIO STATE     SHARE LAUNCH/S HELD PREEMPT P99 WAIT
-    41 serve    0000:00:06.0  100 running     78%     1.2k   0%       2    180us
-123456 train-a… 0000:00:06.0 -100 suspended     -        -    -       2        -
+   PID NAME      DEVICE       PRIO STATE     UTIL LAUNCH/S HELD PREEMPT P99 WAIT
+    41 serve     0000:00:06.0  100 running    78%     1.2k   0%       2    180us
+123456 train-a-… 0000:00:06.0 -100 suspended    -        -    -       2        -
 ";
         assert_eq!(text, expected.trim_start_matches('\n'));
     }
 
     #[test]
-    fn nothing_is_cut_where_there_is_room() {
+    fn wide_terminal_shows_full_names() {
         assert!(shown(None).contains("123456 train-a-very-large-model 0000"), "{}", shown(None));
     }
 
     #[test]
-    fn samples_have_sensible_lengths() {
+    fn sample_length_is_range_checked() {
         assert_eq!(sample("200ms"), Ok(Duration::from_millis(200)));
         assert_eq!(sample("0s").unwrap_err(), "`0s` is out of range: allowed is 1ms to 3600s");
     }

@@ -1,6 +1,6 @@
-//! `xsched run`: starts a program with the library preloaded, and a service if none is there.
+//! `xsched run`: starts a program with the library preloaded, and a service if none runs.
 //!
-//! The program takes the place of this one, so that signals, exit status and job control are its own.
+//! `exec` replaces this process by the program, so that signals, exit status and job control reach the program directly.
 
 mod executable;
 pub(crate) mod library;
@@ -15,38 +15,41 @@ use xsched_ipc::environment::{name, plain_name};
 
 /// Run a program under the scheduler.
 ///
-/// The program needs no change. Whatever it starts is scheduled too, each process as a task of its own. Without a
-/// service one is started; it ends by itself when nobody has needed it for half a minute.
+/// The program needs no change. Its child processes are scheduled too, each as a task of its own. If no service runs,
+/// one is started; it exits after 30 seconds without a client.
 ///
-/// Ends with the program's own status, or with 125 if xsched itself fails, 126 if the program cannot be run, 127 if it
+/// The exit status is that of the program, or 125 if xsched itself fails, 126 if the program cannot be run, 127 if it
 /// cannot be found.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Importance: -255 to 255, low (-100), normal (0) or high (100); -256 never runs.
+    /// Priority: -255 to 255, low (-100), normal (0) or high (100). A task of higher priority preempts those of lower
+    /// priority; -256 never runs.
     #[arg(short, long, value_name = "N", allow_hyphen_values = true)]
     priority: Option<Priority>,
 
-    /// Share of the device in percent, for policies that share it.
+    /// Share: the percentage of the device's time that is requested, for the policies share, share-process and quota.
     #[arg(short, long, value_name = "PERCENT", value_parser = share)]
     share: Option<Share>,
 
-    /// How long a piece of work may take from when it is ready, such as 5ms, for policies that keep deadlines.
+    /// Deadline: the time from when work arrives until it is to be complete, such as 5ms, for the policy deadline.
     #[arg(long, value_name = "TIME", value_parser = deadline)]
     deadline: Option<i64>,
 
-    /// How long it can wait before it becomes as important as can be, such as 2ms.
+    /// Laxity: how long work may wait before it gets the highest priority, such as 2ms, for the policy laxity.
     #[arg(long, value_name = "TIME", value_parser = laxity)]
     laxity: Option<i64>,
 
-    /// How deep the device is taken away from it: auto, 1, 2 or 3.
+    /// Preemption level: 1 preempts between launches, 2 also preempts commands in the hardware queue, 3 also the running
+    /// command. auto is the highest level of the device.
     #[arg(long)]
     level: Option<LevelRequest>,
 
-    /// Work it may have in flight while others wait, such as 500us: less lets others in sooner and costs throughput.
+    /// In-flight window: how much work it may have on the device while another task may preempt it, such as 500us. A smaller
+    /// window is preempted sooner and costs throughput.
     #[arg(long, value_name = "TIME", value_parser = budget)]
     budget: Option<i64>,
 
-    /// What it is called in lists, instead of the name of its executable.
+    /// Name shown by ps and top, instead of the name of the executable.
     #[arg(long, value_parser = plain_name)]
     name: Option<String>,
 
@@ -55,12 +58,12 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// This program failed, not the one it was to run. As of `env`, `nice` and `timeout`.
+/// `xsched` itself failed; the same number as `env`, `nice` and `timeout` use.
 const OWN_FAILURE: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// Comes back only if the program could not be run.
+/// Returns only if the program could not be run.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let library = match library::find() {
         Ok(library) => library,
@@ -72,13 +75,13 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let Some((program, arguments)) = args.command.split_first() else { return OWN_FAILURE.into() };
     if let Some(obstacle) = executable::obstacle(program) {
         warn(format_args!("{} will run unscheduled: {obstacle}", program.display()));
-    } else if let Err(error) = starter::make_sure_of_service() {
-        warn(format_args!("{} runs unscheduled until there is a service: {error:#}", program.display()));
+    } else if let Err(error) = starter::ensure_service() {
+        warn(format_args!("{} runs unscheduled until a service runs: {error:#}", program.display()));
     }
     let (preload, left_out) = library::preload(&library, std::env::var_os("LD_PRELOAD"));
     for other in left_out {
         warn(format_args!(
-            "{} is left out of LD_PRELOAD: a program can have only one scheduler, and {} is it",
+            "{} is removed from LD_PRELOAD: it hooks the same functions as {}",
             other.display(),
             library.display()
         ));
@@ -93,8 +96,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     ExitCode::from(if missing { NOT_FOUND } else { NOT_EXECUTABLE })
 }
 
-/// How `xsched run` ends when what was typed makes no sense; none for the other commands, and for a mere question.
-pub(crate) fn misuse(arguments: &[OsString], error: &clap::Error) -> Option<ExitCode> {
+/// The exit status of `xsched run` for an invalid command line; none for other commands, and for `--help`.
+pub(crate) fn usage_error_status(arguments: &[OsString], error: &clap::Error) -> Option<ExitCode> {
     let is_run = arguments.get(1).is_some_and(|command| command == "run");
     (is_run && error.use_stderr()).then(|| OWN_FAILURE.into())
 }
@@ -103,29 +106,29 @@ fn warn(what: std::fmt::Arguments<'_>) {
     eprintln!("xsched: {what}");
 }
 
-/// What is not given stays as it is: whoever is run inside another `xsched run` inherits its hint_request, as with `nice`.
+/// Options that are not given stay as they are: nested `xsched run` inherits the hints of the outer one, as with `nice`.
 fn set_environment(command: &mut Command, args: &Args) {
     command.env(name::SCHEDULER, "GLB").env(name::AUTO, "ON").env_remove(name::POLICY);
     if let Some(socket) = std::env::var_os(name::SOCKET) {
-        // The program may go elsewhere before it joins.
+        // The program may change its working directory before it connects.
         let absolute = std::path::absolute(&socket).map_or(socket, OsString::from);
         command.env(name::SOCKET, absolute);
     }
-    let mut wish = |name: &str, value: Option<String>| {
+    let mut set = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             command.env(name, value);
         }
     };
-    wish(name::PRIORITY, args.priority.map(|priority| priority.to_string()));
-    wish(name::SHARE, args.share.map(|share| share.percent().to_string()));
-    wish(name::DEADLINE, args.deadline.map(|us| us.to_string()));
-    wish(name::LAXITY, args.laxity.map(|us| us.to_string()));
-    wish(name::LEVEL, args.level.map(|level| level.to_string()));
-    wish(name::BUDGET, args.budget.map(|us| us.to_string()));
-    wish(name::NAME, args.name.clone());
-    // Who asks for a level wants to be told when the device lacks it.
+    set(name::PRIORITY, args.priority.map(|priority| priority.to_string()));
+    set(name::SHARE, args.share.map(|share| share.percent().to_string()));
+    set(name::DEADLINE, args.deadline.map(|us| us.to_string()));
+    set(name::LAXITY, args.laxity.map(|us| us.to_string()));
+    set(name::LEVEL, args.level.map(|level| level.to_string()));
+    set(name::BUDGET, args.budget.map(|us| us.to_string()));
+    set(name::NAME, args.name.clone());
+    // The library is silent by default: an explicit level that the device does not support must be reported.
     if args.level.is_some() && std::env::var_os("XLOG_LEVEL").is_none() {
-        wish("XLOG_LEVEL", Some("ERRO".to_owned()));
+        set("XLOG_LEVEL", Some("ERRO".to_owned()));
     }
 }
 
@@ -152,7 +155,7 @@ fn budget(text: &str) -> Result<i64, String> {
     Limit::budget(budget).map(|_| us).map_err(|error| error.to_string())
 }
 
-/// A span with its unit, in microseconds.
+/// A time with its unit, in microseconds.
 fn micros(field: &str, text: &str) -> Result<i64, String> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);
@@ -163,12 +166,15 @@ fn micros(field: &str, text: &str) -> Result<i64, String> {
         _ => return Err(format!("{field} `{text}` is not a time such as 200us, 5ms or 1.5s")),
     };
     let number: f64 = number.parse().map_err(|_| format!("{field} `{text}` does not begin with a number"))?;
-    #[allow(clippy::cast_possible_truncation, reason = "what is too large for an i64 is out of every range")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "a value that saturates an i64 is rejected by the caller's range"
+    )]
     Ok((number * scale).round() as i64)
 }
 
-/// Whether a variable of the environment holds a path that can be named in `LD_PRELOAD`.
-fn can_be_listed(path: &OsStr) -> bool {
+/// Whether `LD_PRELOAD` can name this path: the loader splits the variable at spaces and colons.
+fn can_be_preloaded(path: &OsStr) -> bool {
     use std::os::unix::ffi::OsStrExt as _;
     !path.as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'\t' | b'\n'))
 }
@@ -178,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_units() {
+    fn times_without_units_are_rejected() {
         assert_eq!(micros("budget", "200us"), Ok(200));
         assert_eq!(micros("budget", "1.5ms"), Ok(1_500));
         assert_eq!(micros("budget", "2 s"), Ok(2_000_000));
@@ -189,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_names_the_field_and_the_range() {
+    fn values_out_of_range_are_rejected_with_their_name() {
         for (error, expected) in [
             (budget("1us").unwrap_err(), "budget 1.0 us is out of range: allowed is 10 us to 10 s"),
             (share("101").unwrap_err(), "share 101 is out of range: allowed is 0 to 100 (percent)"),

@@ -10,56 +10,57 @@ use xsched_ipc::protocol::{HintRequest, Request, Status, Target, TaskStatus};
 use crate::term::{self, Glyphs};
 use crate::tool::Tool;
 
-/// Change the priority, share or deadline of something that runs, or suspend it.
+/// Change the priority, share, deadline or laxity of a running program, or suspend it.
 ///
-/// What can be changed, and which policy heeds it: the priority (priority, priority-all, fair), the share (share,
-/// share-process, quota), the deadline (deadline) and the laxity (laxity). Anyone may lower their own programs;
-/// raising above normal, and the programs of others, are for root and the group `xsched`, unless the scheduler is your
-/// own.
+/// Each hint is used by some policies: the priority by priority, priority-all and fair; the share by share, share-process
+/// and quota; the deadline by deadline; the laxity by laxity. Every user may lower the priority of their own programs. To
+/// raise a priority above normal, or to change programs of other users, you must be root or a member of the group `xsched`,
+/// unless the service is your own.
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
 pub(crate) struct Args {
-    /// The process, by its number; or every program with this name.
+    /// The process ID, or the name of all programs to change.
     #[arg(value_name = "PID|NAME", value_parser = target)]
     target: Target,
 
-    /// How important it is: low (-100), normal (0), high (100), or a number from -255 to 255; -256 never runs.
+    /// Priority: -255 to 255, low (-100), normal (0) or high (100). A task of higher priority preempts those of lower
+    /// priority; -256 never runs.
     #[arg(short, long, group = "change", value_name = "N", allow_negative_numbers = true)]
     #[arg(value_parser = str::parse::<Priority>)]
     priority: Option<Priority>,
 
-    /// Percent of the device, beside the shares of the others.
+    /// Share: the percentage of the device's time that is requested.
     #[arg(short, long, group = "change", value_name = "PERCENT", allow_negative_numbers = true, value_parser = share)]
     share: Option<Share>,
 
-    /// How long after becoming ready its work must be done, such as 5ms; or none.
+    /// Deadline: the time from when work arrives until it is to be complete, such as 5ms; or none.
     #[arg(long, group = "change", value_name = "TIME", value_parser = deadline)]
-    deadline: Option<Wish<Deadline>>,
+    deadline: Option<Setting<Deadline>>,
 
-    /// How long its work can wait before it becomes critical, such as 5ms; or none. It has its usual priority before and
-    /// the highest afterwards, unless others follow the time: 5ms:-10:50.
+    /// Laxity: how long work may wait before it becomes critical, such as 5ms; or none. The task has its own priority before
+    /// and the highest priority after, unless both are given: 5ms:-10:50.
     #[arg(long, group = "change", value_name = "TIME[:BEFORE:AFTER]", value_parser = laxity)]
-    laxity: Option<Wish<Patience>>,
+    laxity: Option<Setting<LaxityArg>>,
 
-    /// Hold all its launches until it is resumed.
+    /// Suspend it: hold all its launches until it is resumed.
     #[arg(long, group = "change", conflicts_with = "resume")]
     suspend: bool,
 
-    /// Let it launch again.
+    /// Resume it after --suspend.
     #[arg(long, group = "change")]
     resume: bool,
 }
 
-/// Something to have, or to have no longer.
+/// A new value for a hint, or its removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish<T> {
-    None,
-    Some(T),
+enum Setting<T> {
+    Clear,
+    To(T),
 }
 
-/// A laxity as it is typed: the span, and the priorities before and after if they were given.
+/// A laxity as typed: the time, and the priorities before and after it if given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Patience {
+struct LaxityArg {
     span_us: i64,
     priorities: Option<(Priority, Priority)>,
 }
@@ -75,16 +76,16 @@ fn share(text: &str) -> Result<Share, String> {
     Share::new(percent).map_err(|error| error.to_string())
 }
 
-fn deadline(text: &str) -> Result<Wish<Deadline>, String> {
+fn deadline(text: &str) -> Result<Setting<Deadline>, String> {
     if text.eq_ignore_ascii_case("none") {
-        return Ok(Wish::None);
+        return Ok(Setting::Clear);
     }
-    Deadline::from_micros(micros(text)?).map(Wish::Some).map_err(|error| error.to_string())
+    Deadline::from_micros(micros(text)?).map(Setting::To).map_err(|error| error.to_string())
 }
 
-fn laxity(text: &str) -> Result<Wish<Patience>, String> {
+fn laxity(text: &str) -> Result<Setting<LaxityArg>, String> {
     if text.eq_ignore_ascii_case("none") {
-        return Ok(Wish::None);
+        return Ok(Setting::Clear);
     }
     let priority = |text: &str| text.parse::<Priority>().map_err(|error| error.to_string());
     let (span, priorities) = match text.split(':').collect::<Vec<_>>()[..] {
@@ -94,7 +95,7 @@ fn laxity(text: &str) -> Result<Wish<Patience>, String> {
     };
     let span_us = micros(span)?;
     Laxity::new(span_us, 0, 0).map_err(|error| error.to_string())?;
-    Ok(Wish::Some(Patience { span_us, priorities }))
+    Ok(Setting::To(LaxityArg { span_us, priorities }))
 }
 
 fn micros(text: &str) -> Result<i64, String> {
@@ -103,35 +104,35 @@ fn micros(text: &str) -> Result<i64, String> {
 }
 
 impl Args {
-    /// Whether a task is meant.
-    fn means(&self, task: &TaskStatus) -> bool {
+    /// Whether the target includes this task.
+    fn matches(&self, task: &TaskStatus) -> bool {
         match &self.target {
             Target::Pid(pid) => task.pid == *pid,
             Target::Name(name) => task.name == *name,
         }
     }
 
-    /// What to ask for, of those who are as in `status`.
+    /// What to request for tasks whose current priority is in `status`.
     fn hint_request(&self, status: &Status) -> HintRequest {
-        let usual = || {
+        let own_priority = || {
             let priority = self.priority.map(Priority::get);
-            let now = status.tasks.iter().find(|task| self.means(task)).map(|task| task.priority);
+            let now = status.tasks.iter().find(|task| self.matches(task)).map(|task| task.priority);
             priority.or(now).unwrap_or(Priority::DEFAULT.get())
         };
         HintRequest {
             priority: self.priority.map(|priority| priority.get().into()),
             share: self.share.map(|share| share.percent().into()),
-            deadline_us: self.deadline.map(|wish| match wish {
-                Wish::None => -1,
-                Wish::Some(deadline) => i64::try_from(deadline.get().0 / 1_000).unwrap_or(i64::MAX),
+            deadline_us: self.deadline.map(|setting| match setting {
+                Setting::Clear => -1,
+                Setting::To(deadline) => i64::try_from(deadline.get().0 / 1_000).unwrap_or(i64::MAX),
             }),
-            laxity: self.laxity.map(|wish| match wish {
-                Wish::None => (-1, 0, 0),
-                Wish::Some(Patience { span_us, priorities: Some((before, after)) }) => {
+            laxity: self.laxity.map(|setting| match setting {
+                Setting::Clear => (-1, 0, 0),
+                Setting::To(LaxityArg { span_us, priorities: Some((before, after)) }) => {
                     (span_us, before.get().into(), after.get().into())
                 }
-                Wish::Some(Patience { span_us, priorities: None }) => {
-                    (span_us, usual().into(), Priority::MAX.get().into())
+                Setting::To(LaxityArg { span_us, priorities: None }) => {
+                    (span_us, own_priority().into(), Priority::MAX.get().into())
                 }
             }),
         }
@@ -142,7 +143,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let tool = Tool::connect()?;
     let before = tool.status()?;
     let (target, hint_request) = (&args.target, args.hint_request(&before));
-    let whom = || match target {
+    let unchanged = || match target {
         Target::Pid(pid) => format!("pid {pid} was not changed"),
         Target::Name(name) => format!("`{name}` was not changed"),
     };
@@ -157,7 +158,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         requests.push(Request::Resume(target.clone()));
     }
     for request in &requests {
-        tool.request(request).with_context(whom)?;
+        tool.request(request).with_context(unchanged)?;
     }
     let after = tool.status()?;
     let mut out = io::stdout().lock();
@@ -167,23 +168,23 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was asked for and what it was before, in a line for each program.
+/// One line for each program: what was requested, and its value before.
 fn changes(args: &Args, before: &Status, after: &Status, glyphs: &Glyphs) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for now in after.tasks.iter().filter(|task| args.means(task)) {
+    for now in after.tasks.iter().filter(|task| args.matches(task)) {
         let old = before.tasks.iter().find(|old| old.task == now.task);
         let line = format!("{} (pid {}): {}", term::name(now), now.pid, what_changed(args, old, now, glyphs));
-        // A program has a task on every device it uses; one line is enough if they say the same.
+        // A program has a task on every device it uses: identical lines are printed once.
         if !lines.contains(&line) {
             lines.push(line);
         }
     }
     if lines.is_empty() {
-        let whom = match &args.target {
+        let target = match &args.target {
             Target::Pid(pid) => format!("pid {pid}"),
             Target::Name(name) => term::printable(name),
         };
-        lines.push(format!("{whom}: done; it has no work on a device yet"));
+        lines.push(format!("{target}: changed; it has no task on a device yet"));
     }
     lines
 }
@@ -191,8 +192,8 @@ fn changes(args: &Args, before: &Status, after: &Status, glyphs: &Glyphs) -> Vec
 fn what_changed(args: &Args, old: Option<&TaskStatus>, now: &TaskStatus, glyphs: &Glyphs) -> String {
     let span = |us: Option<u64>| us.map_or("none".to_owned(), term::duration);
     let mut parts = Vec::new();
-    let mut say = |asked: bool, name: &str, value: &dyn Fn(&TaskStatus) -> String| {
-        if asked {
+    let mut add = |requested: bool, name: &str, value: &dyn Fn(&TaskStatus) -> String| {
+        if requested {
             parts.push(match (old.map(value), value(now)) {
                 (Some(old), new) if old != new => format!("{name} {old} {} {new}", glyphs.arrow),
                 (Some(_), new) => format!("{name} {new} as before"),
@@ -200,10 +201,10 @@ fn what_changed(args: &Args, old: Option<&TaskStatus>, now: &TaskStatus, glyphs:
             });
         }
     };
-    say(args.priority.is_some(), "priority", &|task| task.priority.to_string());
-    say(args.share.is_some(), "share", &|task| format!("{}%", task.share));
-    say(args.deadline.is_some(), "deadline", &|task| span(task.deadline_us));
-    say(args.laxity.is_some(), "laxity", &|task| span(task.laxity_us));
+    add(args.priority.is_some(), "priority", &|task| task.priority.to_string());
+    add(args.share.is_some(), "share", &|task| format!("{}%", task.share));
+    add(args.deadline.is_some(), "deadline", &|task| span(task.deadline_us));
+    add(args.laxity.is_some(), "laxity", &|task| span(task.laxity_us));
     if args.suspend {
         parts.push("suspended".to_owned());
     }
@@ -218,21 +219,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_a_process_and_a_word_is_a_name() {
+    fn number_is_a_pid_and_text_is_a_name() {
         assert_eq!(target("42"), Ok(Target::Pid(42)));
         assert_eq!(target("python3"), Ok(Target::Name("python3".into())));
     }
 
     #[test]
-    fn what_a_person_types_is_checked_by_name_and_range() {
+    fn values_out_of_range_are_rejected_with_their_name() {
         assert_eq!(share("30%"), Ok(Share::new(30).unwrap()));
         assert_eq!(share("101").unwrap_err(), "share 101 is out of range: allowed is 0 to 100 (percent)");
-        assert_eq!(deadline("5ms"), Ok(Wish::Some(Deadline::from_micros(5_000).unwrap())));
-        assert_eq!(deadline("none"), Ok(Wish::None));
+        assert_eq!(deadline("5ms"), Ok(Setting::To(Deadline::from_micros(5_000).unwrap())));
+        assert_eq!(deadline("none"), Ok(Setting::Clear));
         assert!(deadline("0s").unwrap_err().contains("deadline 0 is out of range"));
-        assert_eq!(laxity("5ms"), Ok(Wish::Some(Patience { span_us: 5_000, priorities: None })));
+        assert_eq!(laxity("5ms"), Ok(Setting::To(LaxityArg { span_us: 5_000, priorities: None })));
         let priorities = Some((Priority::LOW, Priority::new(7).unwrap()));
-        assert_eq!(laxity("200us:low:7"), Ok(Wish::Some(Patience { span_us: 200, priorities })));
+        assert_eq!(laxity("200us:low:7"), Ok(Setting::To(LaxityArg { span_us: 200, priorities })));
         assert!(laxity("5ms:3").unwrap_err().contains("TIME:BEFORE:AFTER"));
         assert!(laxity("5ms:900:1").unwrap_err().contains("priority 900 is out of range"));
     }

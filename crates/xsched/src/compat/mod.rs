@@ -28,6 +28,6 @@ fn called(program: &OsStr) -> Option<&OsStr> {
 }
 
 /// Both command lines, for those who describe them.
-pub(crate) fn described() -> [clap::Command; 2] {
-    [xserver::described(), xcli::described()]
+pub(crate) fn definitions() -> [clap::Command; 2] {
+    [xserver::definition(), xcli::definition()]
 }

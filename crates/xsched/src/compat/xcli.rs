@@ -106,7 +106,7 @@ fn frequency(text: &str) -> Result<f64, String> {
 }
 
 /// The command line of `xcli`.
-pub(super) fn described() -> clap::Command {
+pub(super) fn definition() -> clap::Command {
     <Args as clap::CommandFactory>::command()
 }
 

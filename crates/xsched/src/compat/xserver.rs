@@ -29,7 +29,7 @@ fn policy(name: &str) -> Result<&'static str, xsched_policy::UnknownPolicy> {
 }
 
 /// The command line of `xserver`.
-pub(super) fn described() -> clap::Command {
+pub(super) fn definition() -> clap::Command {
     <Args as clap::CommandFactory>::command()
 }
 

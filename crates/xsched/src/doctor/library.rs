@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Check, Group, Machine};
-use crate::commands::run::library::{OF_ANOTHER_XSCHED, find_for};
+use crate::commands::run::library::{ORIGINAL_XSCHED_LIBRARIES, find_for};
 
 const HERE: Group = Group::Programs;
 const LIBRARY: &str = "libxsched.so";
@@ -35,7 +35,7 @@ pub(super) fn preload(machine: &Machine) -> Vec<Check> {
     let file_name = |entry: &str| Path::new(entry).file_name().and_then(|n| n.to_str().map(str::to_owned));
     let is_other = |entry: &&&str| {
         let file = file_name(entry).unwrap_or_default();
-        OF_ANOTHER_XSCHED.iter().any(|prefix| file.starts_with(prefix))
+        ORIGINAL_XSCHED_LIBRARIES.iter().any(|prefix| file.starts_with(prefix))
     };
     let is_missing = |entry: &&&str| entry.contains('/') && !machine.has(entry);
     if entries.is_empty() {

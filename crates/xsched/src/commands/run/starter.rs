@@ -1,4 +1,4 @@
-//! Starts a service where there is none.
+//! Starts a service if none runs.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -9,44 +9,44 @@ use xsched_ipc::protocol::Request;
 
 use crate::tool::{Tool, ToolError};
 
-/// How long a service may take to answer for the first time.
-const PATIENCE: Duration = Duration::from_secs(2);
-const PAUSE: Duration = Duration::from_millis(5);
-/// How long it stays when nobody needs it any more.
+/// How long a service may take to send its first reply.
+const FIRST_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+const CONNECT_RETRY_INTERVAL: Duration = Duration::from_millis(5);
+/// Seconds without a client after which the service exits.
 const IDLE_EXIT: &str = "30";
 
-/// Comes back when a service answers, which is started if need be.
-pub(super) fn make_sure_of_service() -> anyhow::Result<()> {
+/// Starts a service if none runs, and returns when it replies.
+pub(super) fn ensure_service() -> anyhow::Result<()> {
     match Tool::connect() {
-        Ok(service) => return answers(&service, PATIENCE),
-        // Theirs, not ours to replace.
+        Ok(service) => return wait_for_reply(&service, FIRST_REPLY_TIMEOUT),
+        // A service runs, and this user may not use it: a second one would not help.
         Err(error @ ToolError::NotAllowed { .. }) => return Err(error.into()),
         Err(_) => {}
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + FIRST_REPLY_TIMEOUT;
     start()?;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match Tool::connect() {
-            Ok(service) => return answers(&service, left),
-            Err(_) if left.is_zero() => bail!("one was started and does not answer"),
-            Err(_) => std::thread::sleep(PAUSE),
+            Ok(service) => return wait_for_reply(&service, left),
+            Err(_) if left.is_zero() => bail!("a service was started and does not reply"),
+            Err(_) => std::thread::sleep(CONNECT_RETRY_INTERVAL),
         }
     }
 }
 
-fn answers(service: &Tool, patience: Duration) -> anyhow::Result<()> {
-    // This process becomes the program, which may take minutes until it uses its device.
+fn wait_for_reply(service: &Tool, timeout: Duration) -> anyhow::Result<()> {
+    // `Expect` keeps the service from exiting while idle: the program may take minutes until its first launch.
     service.send(&Request::Expect)?;
-    if !service.wait(patience)? {
-        bail!("the one at {} does not answer", service.at().display());
+    if !service.wait(timeout)? {
+        bail!("the service at {} does not reply", service.at().display());
     }
     service.next_reply()?;
     Ok(())
 }
 
-/// Starts a service that belongs to nobody: in a session of its own, and not as a child of the program that is about
-/// to take our place.
+/// Starts a service as a daemon: in a session of its own, and not as a child of this process, which is about to become the
+/// program.
 fn start() -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command = Command::new(program);
@@ -57,8 +57,8 @@ fn start() -> anyhow::Result<()> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    // SAFETY: the new process makes three system calls here, all of which may be made after a fork: `setsid`, a fork
-    // whose parent ends at once, and the end of that.
+    // SAFETY: the closure runs in the forked child and only makes the system calls `setsid`, `fork` and `_exit`, all of
+    // which are async-signal-safe.
     unsafe {
         command.pre_exec(|| {
             rustix::process::setsid()?;
@@ -69,7 +69,7 @@ fn start() -> anyhow::Result<()> {
             }
         });
     }
-    let mut child = command.spawn().context("cannot start one")?;
-    child.wait().context("cannot start one")?;
+    let mut child = command.spawn().context("cannot start a service")?;
+    child.wait().context("cannot start a service")?;
     Ok(())
 }
