@@ -20,6 +20,7 @@ fn crowd(tasks: u64) -> Vec<TaskView> {
                 process: ProcessId(u32::try_from(n / 4).unwrap()),
                 device: DeviceId(n * 7 % DEVICES),
                 ready: n * 13 % 16 < 8,
+                in_gap: false,
                 ready_since: Nanos(n * 1_000),
                 used: Nanos::ZERO,
                 hints: Hints {

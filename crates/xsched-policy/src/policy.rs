@@ -19,6 +19,8 @@ pub struct TaskView {
     pub device: DeviceId,
     /// Has work that is not finished, or a thread held at the gate.
     pub ready: bool,
+    /// Ready only because its idle gaps are short: it has no work at this moment. Set by the pipeline.
+    pub in_gap: bool,
     /// Since when it is ready: the arrival of its oldest unfinished work. Without meaning while it is idle.
     pub ready_since: Nanos,
     /// Device time it has had since it was made; never goes back.

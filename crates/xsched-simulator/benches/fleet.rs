@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use xsched_policy::{POLICIES, PolicyInfo};
-use xsched_simulator::{self as simulator, Contender, Report, Spec};
+use xsched_simulator::{self as simulator, NATIVE, Report, Spec};
 
 const FLEET: &str = include_str!("../../../examples/simulations/fleet.toml");
 const RUNS: usize = 3;
@@ -27,12 +27,11 @@ fn speed(quick: bool) {
     let spec = spec(FLEET, quick);
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
     println!("fleet: {} devices, {} tasks, {cores} cores, best of {RUNS}", spec.devices(), spec.tasks());
-    let contenders = || std::iter::once(None).chain(POLICIES.iter().map(Some));
-    for info in contenders().take(if quick { 2 } else { usize::MAX }) {
-        let make = || info.map_or_else(Contender::native, Contender::from);
+    let policies = std::iter::once(&NATIVE).chain(POLICIES);
+    for policy in policies.take(if quick { 2 } else { usize::MAX }) {
         let times = (0..RUNS).map(|_| {
             let start = Instant::now();
-            let report = simulator::run(&spec, make());
+            let report = simulator::run(&spec, policy);
             (start.elapsed().as_secs_f64(), report)
         });
         let Some((best, report)) = times.min_by(|a, b| a.0.total_cmp(&b.0)) else { continue };
@@ -43,7 +42,7 @@ fn speed(quick: bool) {
 
 fn foreground(quick: bool) {
     println!("serving p99 beside training, as a multiple of alone (HPF by level, then native)");
-    let p99 = |level: u8, beside: bool, contender: Contender<'_>| {
+    let p99 = |level: u8, beside: bool, policy: &'static PolicyInfo| {
         let training = r#"
             [[task]]
             name = "training"
@@ -71,13 +70,13 @@ fn foreground(quick: bool) {
             "#,
             if beside { training } else { "" }
         );
-        simulator::run(&spec(&text, quick), contender).task_groups[0].latency.p99_ns as f64
+        simulator::run(&spec(&text, quick), policy).task_groups[0].latency.p99_ns as f64
     };
-    let alone = p99(3, false, find("HPF").into());
+    let alone = p99(3, false, find("HPF"));
     for level in [1, 2, 3] {
-        println!("  level {level} {:6.3}", p99(level, true, find("HPF").into()) / alone);
+        println!("  level {level} {:6.3}", p99(level, true, find("HPF")) / alone);
     }
-    println!("  native  {:6.3}", p99(3, true, Contender::native()) / alone);
+    println!("  native  {:6.3}", p99(3, true, &NATIVE) / alone);
 }
 
 fn shares(quick: bool) {
@@ -125,5 +124,5 @@ fn error(report: &Report, targets: &[f64]) -> f64 {
 }
 
 fn find(name: &str) -> &'static PolicyInfo {
-    PolicyInfo::find(name).expect("a policy of this crate")
+    PolicyInfo::find(name).expect("a policy in the table")
 }

@@ -1,67 +1,74 @@
-//! A simulated device: what it is doing, and what happens there when a task may no longer run.
+//! A simulated device: what it is doing, and what happens there when a task is ordered to stop.
 //!
 //! ```text
-//!            begin: switch + restore              a command ends, a slice ends,
-//!   idle ───────────────▶ lost ────────▶ running ─── the grant is gone ──┐
+//!            switch + restore                     a command ends, a slice ends,
+//!   idle ───────────────▶ lost ────────▶ running ─── an order to stop ───┐
 //!    ▲                     ▲                                             │
-//!    │                     └──────────── preempt ◀──── stop now ◀────────┤ level 3: at once
-//!    └───────────────── nobody to run ◀──────────────────────────────────┘ level 2: after the running command
-//!                                                                          level 1: after what is in flight
+//!    │                     └──────────── preempt ◀───── stops ◀──────────┤ level 3: at once
+//!    └───────────────── no task may run ◀────────────────────────────────┘ level 2: after the running command
+//!                                                                          level 1: after the work in flight
 //! ```
+//!
+//! Tasks with the orders free, leader, peer and throttled run, one at a time in the device's own slices. Tasks with the
+//! orders yield, evict and drain do not.
 
-use xsched_core::Level;
+use xsched_core::{Level, Nanos};
 
-use super::spec::DeviceGroup;
-use super::task::Task;
+use crate::spec::DeviceGroup;
+use crate::task::Task;
 
-/// How a device spent the time it was measured, in nanoseconds.
+/// How a device spent the measured time, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct DeviceTally {
-    pub(super) busy: u64,
-    pub(super) lost: u64,
-    pub(super) idle: u64,
-    pub(super) preemptions: u64,
-    pub(super) switches: u64,
+pub(crate) struct DeviceTotals {
+    pub(crate) busy: u64,
+    pub(crate) lost: u64,
+    pub(crate) idle: u64,
+    pub(crate) preemptions: u64,
+    pub(crate) switches: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
-    /// Switching, preempting or restoring, until `next`.
+    /// Switching or restoring, until `next`.
     Lost,
+    /// Preempting this task, until `next`.
+    Preempting(usize),
     /// Executing for this task.
     Running(usize),
 }
 
-/// Work in flight that has to finish although its task may no longer run (level 1).
+/// Work in flight that has to finish although its task is ordered to stop (level 1).
 #[derive(Clone, Copy, Debug)]
 struct Drain {
-    /// Commands that may have been launched before the grant was taken away.
+    /// Commands that may have been launched before the order to stop.
     launchable: u64,
-    /// Of those, how many were; at least two, and as many as fit the window.
+    /// How many of them were launched: at least two, and as many as fit the window.
     launched: u64,
     /// How long the launched ones take together.
     length: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Device<'a> {
+pub(crate) struct Device<'a> {
     model: &'a DeviceGroup,
-    /// Its tasks: indices into the domain's.
+    /// Its tasks, as indices into the domain's.
     tasks: Vec<usize>,
     /// When something happens here next.
-    pub(super) next: u64,
-    /// Something has happened here that `dispatch` has not seen yet.
-    pub(super) due: bool,
-    pub(super) tally: DeviceTally,
+    pub(crate) next: u64,
+    /// Something has happened here that `dispatch` has not handled yet.
+    pub(crate) is_due: bool,
+    /// The task that was on the device at the last plan.
+    pub(crate) planned_occupant: Option<usize>,
+    pub(crate) totals: DeviceTotals,
     phase: Phase,
     /// Up to when its time is accounted for.
     settled: u64,
     last: Option<usize>,
-    /// The seat that is looked at first for the next task to run.
-    turn: usize,
-    turn_start: u64,
-    /// When the running task has to let another granted one run.
+    /// Index of the first candidate for the next slice.
+    next_candidate: usize,
+    slice_start: u64,
+    /// When another task that may run has its slice.
     slice_end: u64,
     drain: Option<Drain>,
 }
@@ -69,114 +76,135 @@ pub(super) struct Device<'a> {
 const NEVER: u64 = u64::MAX;
 
 impl<'a> Device<'a> {
-    pub(super) fn new(model: &'a DeviceGroup) -> Self {
+    pub(crate) fn new(model: &'a DeviceGroup) -> Self {
         Self {
             model,
             tasks: Vec::new(),
             next: NEVER,
-            due: false,
-            tally: DeviceTally::default(),
+            is_due: false,
+            planned_occupant: None,
+            totals: DeviceTotals::default(),
             phase: Phase::Idle,
             settled: 0,
             last: None,
-            turn: 0,
-            turn_start: 0,
+            next_candidate: 0,
+            slice_start: 0,
             slice_end: NEVER,
             drain: None,
         }
     }
 
-    /// Gives a task of the domain a seat here, and says which.
-    pub(super) fn seat(&mut self, task: usize) -> usize {
+    /// Adds a task of the domain. Returns its index on this device.
+    pub(crate) fn add_task(&mut self, task: usize) -> usize {
         self.tasks.push(task);
         self.tasks.len() - 1
     }
 
+    /// What it costs to preempt one task and to resume another.
+    pub(crate) fn switch_cost(&self) -> Nanos {
+        self.model.cost.preempt + self.model.cost.restore + Nanos(self.model.switch)
+    }
+
+    /// The task that the device runs, or is preempting.
+    pub(crate) fn occupant(&self) -> Option<usize> {
+        match self.phase {
+            Phase::Running(task) | Phase::Preempting(task) => Some(task),
+            Phase::Idle | Phase::Lost => None,
+        }
+    }
+
     /// Accounts for the time up to `now`.
-    pub(super) fn settle(&mut self, tasks: &mut [Task], now: u64) {
+    pub(crate) fn settle(&mut self, tasks: &mut [Task], now: u64) {
         let elapsed = now - self.settled;
         self.settled = now;
         match self.phase {
-            Phase::Idle => self.tally.idle += elapsed,
-            Phase::Lost => self.tally.lost += elapsed,
+            Phase::Idle => self.totals.idle += elapsed,
+            Phase::Lost | Phase::Preempting(_) => self.totals.lost += elapsed,
             Phase::Running(task) => {
-                self.tally.busy += elapsed;
+                self.totals.busy += elapsed;
                 let task = &mut tasks[task];
                 task.used += elapsed;
-                task.tally.used += elapsed;
+                task.totals.used += elapsed;
                 task.head_left -= elapsed;
             }
         }
     }
 
-    /// Lets what happens here at `now` happen; says whose job was finished by it, if one was.
-    pub(super) fn advance(&mut self, tasks: &mut [Task], now: u64) -> Option<usize> {
+    /// Processes what happens here at `now`. Returns the task whose job was finished by it, if one was.
+    pub(crate) fn advance(&mut self, tasks: &mut [Task], now: u64) -> Option<usize> {
         self.settle(tasks, now);
-        self.due = true;
+        self.is_due = true;
         match self.phase {
             Phase::Running(task) if tasks[task].head_left == 0 && tasks[task].finish_command() => Some(task),
+            Phase::Preempting(_) => {
+                self.phase = Phase::Lost;
+                None
+            }
             _ => None,
         }
     }
 
-    /// Settles who runs from `now` on. `decided` says that grants or readiness may have changed.
-    pub(super) fn dispatch(&mut self, tasks: &mut [Task], now: u64, decided: bool) {
-        self.due = false;
+    /// Chooses the task that runs from `now` on. `planned` means that orders or readiness may have changed.
+    pub(crate) fn dispatch(&mut self, tasks: &mut [Task], now: u64, planned: bool) {
+        self.is_due = false;
         let phase = self.phase;
         match phase {
-            Phase::Lost if now < self.next => {}
-            Phase::Running(task) if self.goes_on(task, tasks, now, decided) => {
+            Phase::Lost | Phase::Preempting(_) if now < self.next => {}
+            Phase::Running(task) if self.keeps_running(task, tasks, now, planned) => {
                 self.next = (now + tasks[task].head()).min(self.slice_end);
             }
             Phase::Running(task) => {
-                let preempted = tasks[task].set_has_work() && !tasks[task].granted;
+                let is_preempted = tasks[task].has_work() && !tasks[task].may_run();
                 self.drain = None;
-                self.turn = tasks[task].seat + 1;
-                if preempted {
-                    tasks[task].stopped = true;
-                    tasks[task].tally.preemptions += 1;
-                    self.tally.preemptions += 1;
+                self.next_candidate = tasks[task].index_on_device + 1;
+                if is_preempted {
+                    tasks[task].needs_restore = true;
+                    tasks[task].totals.preemptions += 1;
+                    self.totals.preemptions += 1;
                 }
                 match self.model.cost.preempt.0 {
-                    cost if preempted && cost > 0 => self.lose(now, cost),
-                    _ => self.begin_next(tasks, now),
+                    cost if is_preempted && cost > 0 => {
+                        self.phase = Phase::Preempting(task);
+                        self.next = now + cost;
+                    }
+                    _ => self.start_next(tasks, now),
                 }
             }
-            Phase::Lost | Phase::Idle => self.begin_next(tasks, now),
+            Phase::Lost | Phase::Preempting(_) | Phase::Idle => self.start_next(tasks, now),
         }
     }
 
     /// Whether the running task keeps the device.
-    fn goes_on(&mut self, running: usize, tasks: &mut [Task], now: u64, decided: bool) -> bool {
+    fn keeps_running(&mut self, running: usize, tasks: &mut [Task], now: u64, planned: bool) -> bool {
         let task = &mut tasks[running];
-        if !task.set_has_work() {
+        if !task.has_work() {
             return false;
         }
-        if !task.granted {
+        if !task.may_run() {
             self.slice_end = NEVER;
             return self.drains(task, now);
         }
         self.drain = None;
         let slice_over = now >= self.slice_end;
-        if decided || slice_over {
-            let wanted = self.wanted_by_another(running, tasks);
-            if wanted && slice_over {
+        if planned || slice_over {
+            let is_contended = self.another_can_run(running, tasks);
+            if is_contended && slice_over {
                 return false;
             }
-            self.slice_end = if wanted { self.slice_end_after(now) } else { NEVER };
+            self.slice_end = if is_contended { self.slice_end_after(now) } else { NEVER };
         }
         true
     }
 
-    /// Whether a task without a grant still has something on the device that cannot be stopped.
+    /// Whether a task that is ordered to stop still has work on the device that its level cannot stop.
     fn drains(&mut self, task: &mut Task, now: u64) -> bool {
         match self.model.level {
             Level::Interrupt => false,
             Level::Deactivate => task.head_left > 0,
             Level::Block => {
                 let running = task.head_left > 0;
-                let first = || Drain { launchable: task.launchable(now), launched: 0, length: 0 };
-                let drain = self.drain.get_or_insert_with(first);
+                let new_drain = || Drain { launchable: task.launchable(now), launched: 0, length: 0 };
+                let drain = self.drain.get_or_insert_with(new_drain);
                 if running && drain.launched > 0 {
                     return true;
                 }
@@ -194,47 +222,44 @@ impl<'a> Device<'a> {
         }
     }
 
-    fn wanted_by_another(&self, running: usize, tasks: &[Task]) -> bool {
-        self.tasks.iter().any(|task| *task != running && tasks[*task].eligible())
+    fn another_can_run(&self, running: usize, tasks: &[Task]) -> bool {
+        self.tasks.iter().any(|task| *task != running && tasks[*task].can_run())
     }
 
-    /// The native scheduler's slices go on counting while a task is alone, so a newcomer waits for less than one.
+    /// The device's own slices continue while a task is alone, so a second task waits for less than one slice.
     fn slice_end_after(&self, now: u64) -> u64 {
         let slice = self.model.native_slice;
-        now + slice - (now - self.turn_start) % slice
+        now + slice - (now - self.slice_start) % slice
     }
 
-    fn begin_next(&mut self, tasks: &mut [Task], now: u64) {
-        let seats = self.tasks.len();
-        let next =
-            (0..seats).map(|n| self.tasks[(self.turn + n) % seats]).find(|task| tasks[*task].eligible());
+    fn start_next(&mut self, tasks: &mut [Task], now: u64) {
+        let count = self.tasks.len();
+        let next = (0..count)
+            .map(|n| self.tasks[(self.next_candidate + n) % count])
+            .find(|task| tasks[*task].can_run());
         let Some(next) = next else {
             self.phase = Phase::Idle;
             self.next = NEVER;
             return;
         };
         let task = &mut tasks[next];
-        let other = self.last.is_some_and(|last| last != next);
-        let switch = if other { self.model.switch } else { 0 };
-        let restore = if task.stopped { self.model.cost.restore.0 } else { 0 };
-        self.tally.switches += u64::from(other);
+        let is_switch = self.last.is_some_and(|last| last != next);
+        let switch = if is_switch { self.model.switch } else { 0 };
+        let restore = if task.needs_restore { self.model.cost.restore.0 } else { 0 };
+        self.totals.switches += u64::from(is_switch);
         self.last = Some(next);
-        self.turn = task.seat;
-        task.stopped = false;
+        self.next_candidate = task.index_on_device;
+        task.needs_restore = false;
         if switch + restore > 0 {
-            self.lose(now, switch + restore);
+            self.phase = Phase::Lost;
+            self.next = now + switch + restore;
             return;
         }
         self.phase = Phase::Running(next);
-        self.turn_start = now;
+        self.slice_start = now;
         self.next = now + task.head();
-        let wanted = self.wanted_by_another(next, tasks);
-        self.slice_end = if wanted { self.slice_end_after(now) } else { NEVER };
+        let is_contended = self.another_can_run(next, tasks);
+        self.slice_end = if is_contended { self.slice_end_after(now) } else { NEVER };
         self.next = self.next.min(self.slice_end);
-    }
-
-    fn lose(&mut self, now: u64, cost: u64) {
-        self.phase = Phase::Lost;
-        self.next = now + cost;
     }
 }

@@ -9,7 +9,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use toml::Spanned;
 use xsched_core::{Deadline, Laxity, Level, Priority, Share, Timeslice};
 
-use super::values::{self, Time};
+use crate::values::{self, Time};
 
 /// Why a simulation file was refused: where, and what is allowed instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,12 +36,12 @@ impl fmt::Display for SpecError {
 
 impl SpecError {
     /// A fault in no single place of the file.
-    pub(super) fn anywhere(message: impl Into<String>) -> Self {
+    pub(crate) fn anywhere(message: impl Into<String>) -> Self {
         Self { line: None, field: None, message: message.into() }
     }
 
     /// A fault at `span` of `text`.
-    pub(super) fn at(text: &str, span: &Range<usize>, message: impl Into<String>) -> Self {
+    pub(crate) fn at(text: &str, span: &Range<usize>, message: impl Into<String>) -> Self {
         let message = message.into();
         let (before, after) = text.split_at_checked(span.start).unwrap_or((text, ""));
         let line = before.matches('\n').count() + 1;
@@ -66,7 +66,7 @@ fn field_at(before: &str, after: &str) -> Option<String> {
 }
 
 /// Reads the text of a simulation file.
-pub(super) fn read(text: &str) -> Result<File, SpecError> {
+pub(crate) fn read(text: &str) -> Result<File, SpecError> {
     toml::from_str(text).map_err(|error| {
         let message = error.message().replace('\n', ", ");
         match error.span() {
@@ -78,28 +78,28 @@ pub(super) fn read(text: &str) -> Result<File, SpecError> {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct File {
+pub(crate) struct File {
     #[serde(deserialize_with = "values::at_least_1ms")]
-    pub(super) duration: u64,
+    pub(crate) duration: u64,
     #[serde(default)]
-    pub(super) warmup: Option<Spanned<Time>>,
+    pub(crate) warmup: Option<Spanned<Time>>,
     #[serde(default)]
-    pub(super) seed: u64,
+    pub(crate) seed: u64,
     #[serde(default)]
-    pub(super) policy: PolicyTable,
+    pub(crate) policy: PolicyTable,
     #[serde(default)]
-    pub(super) device: Vec<DeviceTable>,
+    pub(crate) device: Vec<DeviceTable>,
     #[serde(default)]
-    pub(super) task: Vec<TaskTable>,
+    pub(crate) task: Vec<TaskTable>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct PolicyTable {
+pub(crate) struct PolicyTable {
     #[serde(deserialize_with = "values::timeslice")]
-    pub(super) timeslice: Timeslice,
+    pub(crate) timeslice: Timeslice,
     #[serde(deserialize_with = "values::count::<1_000_000, _>")]
-    pub(super) k: u32,
+    pub(crate) k: u32,
 }
 
 impl Default for PolicyTable {
@@ -110,62 +110,62 @@ impl Default for PolicyTable {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct DeviceTable {
+pub(crate) struct DeviceTable {
     #[serde(deserialize_with = "spanned_name")]
-    pub(super) name: Spanned<String>,
+    pub(crate) name: Spanned<String>,
     #[serde(default = "one", deserialize_with = "values::count::<100_000, _>")]
-    pub(super) count: u32,
+    pub(crate) count: u32,
     #[serde(default, deserialize_with = "values::optional_name")]
-    pub(super) machine: Option<String>,
+    pub(crate) machine: Option<String>,
     #[serde(default = "all", deserialize_with = "values::count::<100_000, _>")]
-    pub(super) devices_per_machine: u32,
+    pub(crate) devices_per_machine: u32,
     #[serde(deserialize_with = "values::level")]
-    pub(super) level: Level,
+    pub(crate) level: Level,
     #[serde(default)]
-    pub(super) preempt: Time,
+    pub(crate) preempt: Time,
     #[serde(default)]
-    pub(super) restore: Time,
+    pub(crate) restore: Time,
     #[serde(default)]
-    pub(super) switch: Time,
+    pub(crate) switch: Time,
     #[serde(default = "native_slice", deserialize_with = "values::at_least_1us")]
-    pub(super) native_slice: u64,
+    pub(crate) native_slice: u64,
     #[serde(default = "window")]
-    pub(super) window: Time,
+    pub(crate) window: Time,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct TaskTable {
+pub(crate) struct TaskTable {
     #[serde(deserialize_with = "spanned_name")]
-    pub(super) name: Spanned<String>,
+    pub(crate) name: Spanned<String>,
     #[serde(default = "one", deserialize_with = "values::count::<1_000_000, _>")]
-    pub(super) count: u32,
+    pub(crate) count: u32,
     #[serde(default)]
-    pub(super) device: Option<Spanned<String>>,
+    pub(crate) device: Option<Spanned<String>>,
     #[serde(default, deserialize_with = "values::optional_name")]
-    pub(super) process: Option<String>,
-    pub(super) arrival: Spanned<Arrival>,
+    pub(crate) process: Option<String>,
+    pub(crate) arrival: Spanned<Arrival>,
     #[serde(default = "one", deserialize_with = "values::count::<1_000_000, _>")]
-    pub(super) commands: u32,
-    pub(super) command: Spanned<CommandTable>,
+    pub(crate) commands: u32,
+    pub(crate) command: Spanned<CommandTable>,
     #[serde(default, deserialize_with = "values::priority")]
-    pub(super) priority: Priority,
-    #[serde(default, deserialize_with = "values::share")]
-    pub(super) share: Share,
+    pub(crate) priority: Priority,
+    #[serde(default, alias = "utilization", deserialize_with = "values::share")]
+    pub(crate) share: Share,
     #[serde(default, deserialize_with = "values::deadline")]
-    pub(super) deadline: Option<Deadline>,
+    pub(crate) deadline: Option<Deadline>,
     #[serde(default)]
-    pub(super) laxity: Option<LaxityTable>,
+    pub(crate) laxity: Option<LaxityTable>,
     #[serde(default, deserialize_with = "values::nice")]
-    pub(super) nice: i8,
+    pub(crate) nice: i8,
     #[serde(default)]
-    pub(super) focused: bool,
+    pub(crate) focused: bool,
 }
 
 /// When a task's jobs come. Times in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub(super) enum Arrival {
+pub(crate) enum Arrival {
     /// Every so often, the first after `phase`, each late by up to `jitter`.
     Periodic {
         #[serde(deserialize_with = "values::at_least_1us")]
@@ -188,7 +188,7 @@ pub(super) enum Arrival {
 }
 
 #[derive(Debug)]
-pub(super) enum CommandTable {
+pub(crate) enum CommandTable {
     Constant(u64),
     Drawn(Drawn),
 }
@@ -196,7 +196,7 @@ pub(super) enum CommandTable {
 /// How the lengths of commands are distributed.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub(super) enum Drawn {
+pub(crate) enum Drawn {
     Uniform {
         #[serde(deserialize_with = "values::at_least_1us")]
         min: u64,
@@ -219,7 +219,7 @@ pub(super) enum Drawn {
 /// One length of a list.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub(super) struct ListedLength(#[serde(deserialize_with = "values::at_least_1us")] pub(super) u64);
+pub(crate) struct ListedLength(#[serde(deserialize_with = "values::at_least_1us")] pub(crate) u64);
 
 impl<'de> Deserialize<'de> for CommandTable {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -247,7 +247,7 @@ impl<'de> Deserialize<'de> for CommandTable {
 }
 
 #[derive(Debug)]
-pub(super) struct LaxityTable(pub(super) Laxity);
+pub(crate) struct LaxityTable(pub(crate) Laxity);
 
 impl<'de> Deserialize<'de> for LaxityTable {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

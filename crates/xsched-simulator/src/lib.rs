@@ -25,49 +25,54 @@
 //!     command.exponential = { mean = "2ms" }
 //! "#)?;
 //! let scheduled = simulator::run(&spec, PolicyInfo::find("priority")?);
-//! let native = simulator::run(&spec, simulator::Contender::native());
+//! let native = simulator::run(&spec, &simulator::NATIVE);
 //! assert!(scheduled.task_groups[0].latency.p99_ns < native.task_groups[0].latency.p99_ns);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The policies are the very code that runs in the service. A run is a function of its specification and its seed:
-//! the number of threads changes nothing, and a task has the same arrivals and command lengths under every policy.
+//! The policies and the decision pipeline are the code that runs in the service ([`Driver`]); the simulated devices obey its
+//! orders. Idle gaps, time slices among throttled processes and the wait for a drain are therefore part of the result.
+//! Sync-bound tasks and dependencies between tasks are not modelled.
 //!
-//! # What a file can say
-//! Times are strings with a unit: `"500us"`, `"2ms"`, `"1.5s"`. Fields without a default must be there.
+//! A run is a function of its specification and its seed: the number of threads changes nothing, and a task has the same
+//! arrivals and command lengths under every policy.
+//!
+//! # The file format
+//! Times are strings with a unit: `"500us"`, `"2ms"`, `"1.5s"`. Fields without a default are required.
 //!
 //! | at the top | default | |
 //! |---|---|---|
 //! | `duration` | | virtual time to simulate |
-//! | `warmup` | `"0s"` | results up to here do not count |
-//! | `seed` | 0 | of all chance |
+//! | `warmup` | `"0s"` | time at the start that is not measured |
+//! | `seed` | 0 | seed of all random numbers |
 //! | `policy.timeslice`, `policy.k` | `"5ms"`, 1 | settings of the policies that have them |
 //!
 //! | `[[device]]` | default | |
 //! |---|---|---|
 //! | `name` | | with a `count`, the devices are `name-0`, `name-1`, ... |
-//! | `count` | 1 | so many alike |
-//! | `machine`, `devices_per_machine` | one machine | devices that are decided about together by the policies that look at whole machines |
-//! | `level` | | 1: what is in flight finishes; 2: the running command finishes; 3: it is cut and goes on later |
-//! | `preempt`, `restore` | `"0s"` | lost when a task is stopped, and when it runs again |
-//! | `switch` | `"0s"` | lost whenever the device turns to another task than its last |
-//! | `native_slice` | `"2ms"` | the device's own slice among tasks that may all run |
+//! | `count` | 1 | number of identical devices |
+//! | `machine`, `devices_per_machine` | one machine | devices that a machine-wide policy decides for together |
+//! | `level` | | what still runs after an order to stop; 1: work in flight; 2: the running command; 3: nothing, it is interrupted and resumed later |
+//! | `preempt`, `restore` | `"0s"` | time lost when a task is preempted, and when it resumes |
+//! | `switch` | `"0s"` | time lost at each context switch to another task |
+//! | `native_slice` | `"2ms"` | the device's own time slice among tasks that may all run |
 //! | `window` | `"1ms"` | work in flight at level 1, at least two commands |
 //!
 //! | `[[task]]` | default | |
 //! |---|---|---|
 //! | `name`, `count` | , 1 | as with devices |
-//! | `device` | all | a device or a group of them: replica `i` goes to its `i`-th device, round and round |
-//! | `process` | its own | tasks of the same replica number with the same name are one process |
-//! | `arrival.periodic` | | `every`, and optionally `phase` (before the first) and `jitter` (each late by up to this) |
+//! | `device` | all | a device or a group: replica `i` runs on device `i`, modulo their number |
+//! | `process` | its own | tasks with the same process name and replica number belong to one process |
+//! | `arrival.periodic` | | `every`, and optionally `phase` (time before the first job) and `jitter` (each job is late by up to this) |
 //! | `arrival.poisson` | | `mean` time between jobs |
-//! | `arrival.closed` | | optionally `think`, from the end of one job to the next |
-//! | `commands` | 1 | commands of a job |
+//! | `arrival.closed` | | optionally `think`, the time from the end of one job to the next |
+//! | `commands` | 1 | commands per job |
 //! | `command` | | a time, or one of `uniform = { min, max }`, `exponential = { mean }`, `lognormal = { median, sigma }`, `list = [...]` |
 //! | `priority`, `share`, `deadline`, `laxity = { span, lax, critical }`, `nice`, `focused` | | hints |
 
 mod device;
 mod domain;
+mod driver;
 mod file;
 mod random;
 mod report;
@@ -76,76 +81,40 @@ mod table;
 mod task;
 mod values;
 
-use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
+pub use driver::Driver;
 pub use file::SpecError;
 pub use report::{DeviceReport, Latency, Report, TaskReport};
 pub use spec::Spec;
 pub use table::{compare, table};
 
-use domain::{Books, Outcome};
+use domain::{Collector, Outcome};
 use spec::DomainPlan;
 use xsched_core::Nanos;
-use xsched_policy::{Decision, Grant, Params, Policy, PolicyInfo, Scope, TaskView};
+use xsched_policy::{Decision, Grant, GrantMode, Needs, Policy, PolicyInfo, Scope, TaskView};
 
-/// Of latencies in nanoseconds, with quantiles off by less than half a percent.
+/// Latencies in nanoseconds. A quantile is off by less than 0.5 %.
 type Histogram = xsched_core::Histogram<7>;
 
-/// Who decides in a simulation.
-pub struct Contender<'a> {
-    name: String,
-    plain: String,
-    scope: Scope,
-    make: Box<dyn Fn() -> Box<dyn Policy> + Sync + 'a>,
-}
+/// The device's own time slices without a policy: every task may always run.
+pub static NATIVE: PolicyInfo = PolicyInfo {
+    name: "native",
+    plain: "native",
+    number: 0,
+    scope: Scope::Device,
+    work_conserving: true,
+    grant_mode: GrantMode::Concurrent,
+    needs: Needs::NOTHING,
+    summary: "the device's own time slices",
+    make: || Box::new(EveryTaskRuns),
+};
 
-impl From<&'static PolicyInfo> for Contender<'static> {
-    fn from(info: &'static PolicyInfo) -> Self {
-        Self {
-            name: info.name.to_owned(),
-            plain: info.plain.to_owned(),
-            scope: info.scope,
-            make: Box::new(info.make),
-        }
-    }
-}
+struct EveryTaskRuns;
 
-impl<'a> Contender<'a> {
-    /// Nobody decides: every task may always run, and the device's own time slicing is all there is.
-    #[must_use]
-    pub fn native() -> Self {
-        Self::custom("native", Scope::Device, || Box::new(EveryoneRuns))
-    }
-
-    /// A policy of one's own. `make` is called once for each device or machine.
-    pub fn custom(
-        name: impl Into<String>,
-        scope: Scope,
-        make: impl Fn() -> Box<dyn Policy> + Sync + 'a,
-    ) -> Self {
-        let name = name.into();
-        Self { plain: name.clone(), name, scope, make: Box::new(make) }
-    }
-
-    fn policy(&self, params: &Params) -> Box<dyn Policy> {
-        let mut policy = (self.make)();
-        policy.configure(params);
-        policy
-    }
-}
-
-impl fmt::Debug for Contender<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.plain, self.name)
-    }
-}
-
-struct EveryoneRuns;
-
-impl Policy for EveryoneRuns {
+impl Policy for EveryTaskRuns {
     fn decide(&mut self, _now: Nanos, tasks: &[TaskView], out: &mut Decision) {
         for index in 0..tasks.len() {
             out.grant(index, Grant::Unthrottled);
@@ -153,18 +122,18 @@ impl Policy for EveryoneRuns {
     }
 }
 
-/// How a simulation is carried out. None of it changes the result, but for the rows in it.
+/// How a simulation is run. Changes nothing in the result but which rows it has.
 #[derive(Debug, Default)]
 pub struct Options<'a> {
-    /// Threads to use; as many as there are cores unless said otherwise.
+    /// Threads to use; by default one per core.
     pub threads: Option<NonZeroUsize>,
-    /// Report every single task and device even when there are more than 200 tasks.
+    /// Report each task and device even if there are more than 200 tasks.
     pub every_task: bool,
-    /// Shows somebody else how far the run has come.
+    /// Where the run publishes its progress.
     pub progress: Option<&'a Progress>,
 }
 
-/// How far a run has come; to be read from another thread.
+/// The progress of a run, for another thread to read.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,
@@ -182,39 +151,40 @@ impl Progress {
     }
 }
 
-/// Up to so many tasks, a report has a row for each.
-const MOST_ROWS: usize = 200;
+/// A report has a row for each task up to this number of tasks.
+const MAX_TASK_ROWS: usize = 200;
 
-/// Simulates `spec` under `contender` on all cores.
-pub fn run<'a>(spec: &Spec, contender: impl Into<Contender<'a>>) -> Report {
-    run_with(spec, contender, &Options::default())
+/// Simulates `spec` under `policy` on all cores.
+#[must_use]
+pub fn run(spec: &Spec, policy: &'static PolicyInfo) -> Report {
+    run_with(spec, policy, &Options::default())
 }
 
-/// Simulates `spec` under `contender`.
-pub fn run_with<'a>(spec: &Spec, contender: impl Into<Contender<'a>>, options: &Options<'_>) -> Report {
-    let contender = contender.into();
-    let plans = spec.domains(contender.scope);
+/// Simulates `spec` under `policy`, which may be one of [`xsched_policy::POLICIES`], [`NATIVE`], or a policy of the caller.
+#[must_use]
+pub fn run_with(spec: &Spec, policy: &'static PolicyInfo, options: &Options<'_>) -> Report {
+    let plans = spec.domains(policy.scope);
     let unwatched = Progress::default();
     let progress = options.progress.unwrap_or(&unwatched);
     progress.done.store(0, Ordering::Relaxed);
     progress.total.store(spec.duration.saturating_mul(plans.len() as u64), Ordering::Relaxed);
 
-    let each_task = options.every_task || spec.tasks() <= MOST_ROWS;
+    let each_task = options.every_task || spec.tasks() <= MAX_TASK_ROWS;
     let cores = options.threads.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
-    let worker = Worker { spec, contender: &contender, plans: &plans, each_task, progress };
+    let worker = Worker { spec, policy, plans: &plans, each_task, progress };
     let next = AtomicUsize::new(0);
     let mut outcomes: Vec<Option<Outcome>> = plans.iter().map(|_| None).collect();
     let mut latencies = vec![Histogram::default(); spec.task_groups.len()];
     thread::scope(|scope| {
-        let others: Vec<_> =
+        let workers: Vec<_> =
             (1..cores.min(plans.len())).map(|_| scope.spawn(|| worker.work(&next))).collect();
-        let mine = worker.work(&next);
-        let theirs = others.into_iter().map(|other| match other.join() {
+        let own = worker.work(&next);
+        let rest = workers.into_iter().map(|worker| match worker.join() {
             Ok(result) => result,
-            // A policy's panic is its author's to see, wherever it happened.
+            // A panic in a policy is passed on to the caller, whichever thread it happened on.
             Err(panic) => std::panic::resume_unwind(panic),
         });
-        for (done, histograms) in std::iter::once(mine).chain(theirs) {
+        for (done, histograms) in std::iter::once(own).chain(rest) {
             for (plan, outcome) in done {
                 outcomes[plan] = Some(outcome);
             }
@@ -224,31 +194,30 @@ pub fn run_with<'a>(spec: &Spec, contender: impl Into<Contender<'a>>, options: &
         }
     });
     let outcomes: Vec<_> = plans.iter().zip(outcomes.into_iter().flatten()).collect();
-    Report::new(spec, &contender, &outcomes, &latencies)
+    Report::new(spec, policy, &outcomes, &latencies)
 }
 
-/// What every thread of a run needs.
+/// What each thread of a run needs.
 struct Worker<'a> {
     spec: &'a Spec,
-    contender: &'a Contender<'a>,
+    policy: &'static PolicyInfo,
     plans: &'a [DomainPlan],
     each_task: bool,
     progress: &'a Progress,
 }
 
 impl Worker<'_> {
-    /// Takes domains until none is left. Which thread takes which makes no difference: domains know nothing of each
-    /// other, and everything is added up in whole numbers.
+    /// Simulates domains until none is left. The assignment to threads does not change the result: domains are independent,
+    /// and all sums are integers.
     fn work(&self, next: &AtomicUsize) -> (Vec<(usize, Outcome)>, Vec<Histogram>) {
         let mut groups = vec![Histogram::default(); self.spec.task_groups.len()];
         let mut done = Vec::new();
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(plan) = self.plans.get(index) else { return (done, groups) };
-            let books =
-                Books { groups: &mut groups, each_task: self.each_task, progress: &self.progress.done };
-            let policy = self.contender.policy(&self.spec.params);
-            done.push((index, domain::simulate(self.spec, plan, policy, books)));
+            let progress = &self.progress.done;
+            let collector = Collector { groups: &mut groups, each_task: self.each_task, progress };
+            done.push((index, domain::simulate(self.spec, plan, self.policy, collector)));
         }
     }
 }

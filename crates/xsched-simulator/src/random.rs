@@ -1,15 +1,15 @@
 //! Chance, the same on every run: a small generator and the distributions that a simulation file can name.
 
-use super::spec::Lengths;
+use crate::spec::Lengths;
 
 /// `SplitMix64` (Steele, Lea and Flood, 2014): one word of state, so that every task can have streams of its own and
 /// sees the same arrivals and lengths whatever the policy does to it.
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     /// The stream with this number of the run with this seed. Neighbouring numbers give unrelated streams.
-    pub(super) fn stream(seed: u64, number: u64) -> Self {
+    pub(crate) fn stream(seed: u64, number: u64) -> Self {
         let mut scramble = Self(seed);
         let base = scramble.next();
         let mut stream = Self(base ^ number.wrapping_mul(0xd6e8_feb8_6659_fd93));
@@ -31,13 +31,13 @@ impl Random {
     }
 
     /// Evenly from `low` to `high`, both possible.
-    pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         let wide = u128::from(self.next()) * (u128::from(high - low) + 1);
         low + u64::try_from(wide >> 64).unwrap_or(0)
     }
 
     /// The wait for the next of independent events that come every `mean` on average.
-    pub(super) fn exponential(&mut self, mean: u64) -> u64 {
+    pub(crate) fn exponential(&mut self, mean: u64) -> u64 {
         nanos(-(1.0 - self.unit()).ln() * mean as f64)
     }
 
@@ -54,19 +54,19 @@ const LONGEST: u64 = 24 * 3_600_000_000_000;
 
 /// The lengths of one task's commands, one after the other.
 #[derive(Clone, Debug)]
-pub(super) struct LengthStream<'a> {
+pub(crate) struct LengthStream<'a> {
     lengths: &'a Lengths,
     random: Random,
     drawn: usize,
 }
 
 impl<'a> LengthStream<'a> {
-    pub(super) fn new(lengths: &'a Lengths, random: Random) -> Self {
+    pub(crate) fn new(lengths: &'a Lengths, random: Random) -> Self {
         Self { lengths, random, drawn: 0 }
     }
 
     /// How long the next command runs, in nanoseconds.
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         let length = match self.lengths {
             Lengths::Constant(length) => *length,
             Lengths::Uniform { min, max } => self.random.between(*min, *max),

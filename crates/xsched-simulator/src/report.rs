@@ -1,13 +1,13 @@
 //! What came of a simulation, for programs (it serialises) and for people ([`super::table`]).
 
 use serde::Serialize;
+use xsched_policy::PolicyInfo;
 
-use super::Contender;
-use super::Histogram;
-use super::device::DeviceTally;
-use super::domain::Outcome;
-use super::spec::{DomainPlan, Spec};
-use super::task::TaskTally;
+use crate::Histogram;
+use crate::device::DeviceTotals;
+use crate::domain::Outcome;
+use crate::spec::{DomainPlan, Spec};
+use crate::task::TaskTotals;
 
 /// Everything that was measured. Times are nanoseconds of virtual time, shares fractions of 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -102,9 +102,9 @@ pub struct DeviceReport {
 }
 
 impl Report {
-    pub(super) fn new(
+    pub(crate) fn new(
         spec: &Spec,
-        contender: &Contender<'_>,
+        policy: &PolicyInfo,
         outcomes: &[(&DomainPlan, Outcome)],
         latencies: &[Histogram],
     ) -> Self {
@@ -114,17 +114,17 @@ impl Report {
         let (mut tasks, mut devices) = (Vec::new(), Vec::new());
         let each = outcomes.iter().any(|(_, outcome)| outcome.tasks.iter().any(|(_, own)| own.is_some()));
         for (plan, outcome) in outcomes {
-            for (index, (tally, own)) in plan.tasks.iter().zip(&outcome.tasks) {
-                task_sums[spec.tasks[*index as usize].group as usize].add_task(tally);
+            for (index, (totals, own)) in plan.tasks.iter().zip(&outcome.tasks) {
+                task_sums[spec.tasks[*index as usize].group as usize].add_task(totals);
                 if let Some(own) = own {
                     let name = spec.task_name(*index as usize);
-                    tasks.push((*index, rows.task(name, 1, 1, tally, own)));
+                    tasks.push((*index, rows.task(name, 1, 1, totals, own)));
                 }
             }
-            for (index, tally) in plan.devices.iter().zip(&outcome.devices) {
-                device_sums[spec.devices[*index as usize].group as usize].add_device(tally);
+            for (index, totals) in plan.devices.iter().zip(&outcome.devices) {
+                device_sums[spec.devices[*index as usize].group as usize].add_device(totals);
                 if each {
-                    devices.push((*index, rows.device(spec.device_name(*index as usize), 1, tally)));
+                    devices.push((*index, rows.device(spec.device_name(*index as usize), 1, totals)));
                 }
             }
         }
@@ -136,18 +136,18 @@ impl Report {
             (Sum::default(), Sum::default(), Histogram::default());
         for (sum, latencies) in task_sums.iter().zip(latencies) {
             all_tasks.count += sum.count;
-            all_tasks.add_task(&sum.tally);
+            all_tasks.add_task(&sum.totals);
             all_latencies.add(latencies);
         }
         for sum in &device_sums {
             all_devices.count += sum.count;
-            all_devices.add_device(&sum.tally);
+            all_devices.add_device(&sum.totals);
         }
         let places = places(spec);
         let every_device = all_devices.count;
         Self {
-            policy: contender.name.clone(),
-            plain: contender.plain.clone(),
+            policy: policy.name.to_owned(),
+            plain: policy.plain.to_owned(),
             seed: spec.seed,
             duration_ns: spec.duration,
             warmup_ns: spec.warmup,
@@ -155,11 +155,11 @@ impl Report {
             task_count: spec.tasks(),
             task_groups: (spec.task_groups.iter().zip(&task_sums).zip(places).zip(latencies))
                 .map(|(((group, sum), places), own)| {
-                    rows.task(group.name.clone(), sum.count, places, &sum.tally, own)
+                    rows.task(group.name.clone(), sum.count, places, &sum.totals, own)
                 })
                 .collect(),
             device_groups: (spec.device_groups.iter().zip(&device_sums))
-                .map(|(group, sum)| rows.device(group.name.clone(), sum.count, &sum.tally))
+                .map(|(group, sum)| rows.device(group.name.clone(), sum.count, &sum.totals))
                 .collect(),
             tasks: tasks.into_iter().map(|(_, row)| row).collect(),
             devices: devices.into_iter().map(|(_, row)| row).collect(),
@@ -167,10 +167,10 @@ impl Report {
                 "all".into(),
                 all_tasks.count,
                 every_device,
-                &all_tasks.tally,
+                &all_tasks.totals,
                 &all_latencies,
             ),
-            all_devices: rows.device("all".into(), every_device, &all_devices.tally),
+            all_devices: rows.device("all".into(), every_device, &all_devices.totals),
         }
     }
 }
@@ -190,35 +190,35 @@ fn places(spec: &Spec) -> Vec<u64> {
 #[derive(Clone, Copy, Default)]
 struct Sum<T> {
     count: u64,
-    tally: T,
+    totals: T,
 }
 
 impl<T: Default> Sum<T> {
     fn of(count: u32) -> Self {
-        Self { count: count.into(), tally: T::default() }
+        Self { count: count.into(), totals: T::default() }
     }
 }
 
-impl Sum<TaskTally> {
-    fn add_task(&mut self, other: &TaskTally) {
-        let tally = &mut self.tally;
-        tally.jobs += other.jobs;
-        tally.used += other.used;
-        tally.held += other.held;
-        tally.preemptions += other.preemptions;
-        tally.due += other.due;
-        tally.missed += other.missed;
+impl Sum<TaskTotals> {
+    fn add_task(&mut self, other: &TaskTotals) {
+        let totals = &mut self.totals;
+        totals.jobs += other.jobs;
+        totals.used += other.used;
+        totals.held += other.held;
+        totals.preemptions += other.preemptions;
+        totals.due += other.due;
+        totals.missed += other.missed;
     }
 }
 
-impl Sum<DeviceTally> {
-    fn add_device(&mut self, other: &DeviceTally) {
-        let tally = &mut self.tally;
-        tally.busy += other.busy;
-        tally.lost += other.lost;
-        tally.idle += other.idle;
-        tally.preemptions += other.preemptions;
-        tally.switches += other.switches;
+impl Sum<DeviceTotals> {
+    fn add_device(&mut self, other: &DeviceTotals) {
+        let totals = &mut self.totals;
+        totals.busy += other.busy;
+        totals.lost += other.lost;
+        totals.idle += other.idle;
+        totals.preemptions += other.preemptions;
+        totals.switches += other.switches;
     }
 }
 
@@ -228,38 +228,45 @@ struct Rows {
 }
 
 impl Rows {
-    fn task(&self, name: String, count: u64, places: u64, tally: &TaskTally, own: &Histogram) -> TaskReport {
+    fn task(
+        &self,
+        name: String,
+        count: u64,
+        places: u64,
+        totals: &TaskTotals,
+        own: &Histogram,
+    ) -> TaskReport {
         let measured = self.measured as f64;
         TaskReport {
             name,
             count,
-            jobs: tally.jobs,
-            jobs_per_s: tally.jobs as f64 * 1e9 / measured,
+            jobs: totals.jobs,
+            jobs_per_s: totals.jobs as f64 * 1e9 / measured,
             latency: Latency {
                 p50_ns: own.quantile(500),
                 p90_ns: own.quantile(900),
                 p99_ns: own.quantile(990),
                 max_ns: own.max(),
             },
-            used_ns: tally.used,
-            utilization: tally.used as f64 / (measured * places as f64),
-            held_ns: tally.held,
-            preemptions: tally.preemptions,
-            deadline_jobs: tally.due,
-            deadline_misses: tally.missed,
+            used_ns: totals.used,
+            utilization: totals.used as f64 / (measured * places as f64),
+            held_ns: totals.held,
+            preemptions: totals.preemptions,
+            deadline_jobs: totals.due,
+            deadline_misses: totals.missed,
         }
     }
 
-    fn device(&self, name: String, count: u64, tally: &DeviceTally) -> DeviceReport {
+    fn device(&self, name: String, count: u64, totals: &DeviceTotals) -> DeviceReport {
         DeviceReport {
             name,
             count,
-            busy_ns: tally.busy,
-            lost_ns: tally.lost,
-            idle_ns: tally.idle,
-            utilization: tally.busy as f64 / (self.measured as f64 * count as f64),
-            preemptions: tally.preemptions,
-            switches: tally.switches,
+            busy_ns: totals.busy,
+            lost_ns: totals.lost,
+            idle_ns: totals.idle,
+            utilization: totals.busy as f64 / (self.measured as f64 * count as f64),
+            preemptions: totals.preemptions,
+            switches: totals.switches,
         }
     }
 }

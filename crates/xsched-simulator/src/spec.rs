@@ -5,51 +5,51 @@ use std::ops::Range;
 
 use xsched_core::{Hints, Level, LevelCost, Nanos};
 
-use super::file::{self, Arrival, CommandTable, DeviceTable, Drawn, SpecError, TaskTable};
+use crate::file::{self, Arrival, CommandTable, DeviceTable, Drawn, SpecError, TaskTable};
 use xsched_policy::{Params, Scope};
 
 /// Everything a simulation needs to know but the policy. Made from a file; see the [crate documentation](crate) for its shape.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    pub(super) duration: u64,
-    pub(super) warmup: u64,
-    pub(super) seed: u64,
-    pub(super) params: Params,
-    pub(super) device_groups: Vec<DeviceGroup>,
-    pub(super) task_groups: Vec<TaskGroup>,
-    pub(super) devices: Vec<DeviceSlot>,
-    pub(super) tasks: Vec<TaskSlot>,
+    pub(crate) duration: u64,
+    pub(crate) warmup: u64,
+    pub(crate) seed: u64,
+    pub(crate) params: Params,
+    pub(crate) device_groups: Vec<DeviceGroup>,
+    pub(crate) task_groups: Vec<TaskGroup>,
+    pub(crate) devices: Vec<DeviceSlot>,
+    pub(crate) tasks: Vec<TaskSlot>,
     machines: u32,
 }
 
 /// One `[[device]]` entry: devices that are alike. Times in nanoseconds.
 #[derive(Clone, Debug)]
-pub(super) struct DeviceGroup {
-    pub(super) name: String,
-    pub(super) count: u32,
-    pub(super) level: Level,
-    pub(super) cost: LevelCost,
-    pub(super) switch: u64,
-    pub(super) native_slice: u64,
-    pub(super) window: u64,
+pub(crate) struct DeviceGroup {
+    pub(crate) name: String,
+    pub(crate) count: u32,
+    pub(crate) level: Level,
+    pub(crate) cost: LevelCost,
+    pub(crate) switch: u64,
+    pub(crate) native_slice: u64,
+    pub(crate) window: u64,
 }
 
 /// One `[[task]]` entry: tasks that are alike.
 #[derive(Clone, Debug)]
-pub(super) struct TaskGroup {
-    pub(super) name: String,
-    pub(super) count: u32,
-    pub(super) arrival: Arrival,
-    pub(super) commands: u32,
-    pub(super) lengths: Lengths,
-    pub(super) hints: Hints,
-    pub(super) nice: i8,
-    pub(super) focused: bool,
+pub(crate) struct TaskGroup {
+    pub(crate) name: String,
+    pub(crate) count: u32,
+    pub(crate) arrival: Arrival,
+    pub(crate) commands: u32,
+    pub(crate) lengths: Lengths,
+    pub(crate) hints: Hints,
+    pub(crate) nice: i8,
+    pub(crate) focused: bool,
 }
 
 /// How long commands run, in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Lengths {
+pub(crate) enum Lengths {
     Constant(u64),
     Uniform { min: u64, max: u64 },
     Exponential { mean: u64 },
@@ -59,26 +59,26 @@ pub(super) enum Lengths {
 
 /// One device: an entry's `replica`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DeviceSlot {
-    pub(super) group: u32,
-    pub(super) replica: u32,
+pub(crate) struct DeviceSlot {
+    pub(crate) group: u32,
+    pub(crate) replica: u32,
     machine: u32,
 }
 
 /// One task: an entry's `replica`, and where it runs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TaskSlot {
-    pub(super) group: u32,
-    pub(super) replica: u32,
-    pub(super) device: u32,
-    pub(super) process: u32,
+pub(crate) struct TaskSlot {
+    pub(crate) group: u32,
+    pub(crate) replica: u32,
+    pub(crate) device: u32,
+    pub(crate) process: u32,
 }
 
 /// What is decided about together: some devices and the tasks on them, as indices, ascending.
 #[derive(Clone, Debug, Default)]
-pub(super) struct DomainPlan {
-    pub(super) devices: Vec<u32>,
-    pub(super) tasks: Vec<u32>,
+pub(crate) struct DomainPlan {
+    pub(crate) devices: Vec<u32>,
+    pub(crate) tasks: Vec<u32>,
 }
 
 /// More jobs than this are a mistake of unit, and their backlog would not fit memory.
@@ -300,7 +300,7 @@ impl Spec {
     }
 
     /// What is decided about together under a policy of this scope.
-    pub(super) fn domains(&self, scope: Scope) -> Vec<DomainPlan> {
+    pub(crate) fn domains(&self, scope: Scope) -> Vec<DomainPlan> {
         let domain = |device: u32| match scope {
             Scope::Device => device,
             Scope::Machine => self.devices[device as usize].machine,
@@ -319,13 +319,13 @@ impl Spec {
         plans
     }
 
-    pub(super) fn device_name(&self, device: usize) -> String {
+    pub(crate) fn device_name(&self, device: usize) -> String {
         let slot = self.devices[device];
         let group = &self.device_groups[slot.group as usize];
         replica_name(&group.name, group.count, slot.replica)
     }
 
-    pub(super) fn task_name(&self, task: usize) -> String {
+    pub(crate) fn task_name(&self, task: usize) -> String {
         let slot = self.tasks[task];
         let group = &self.task_groups[slot.group as usize];
         replica_name(&group.name, group.count, slot.replica)
@@ -333,7 +333,7 @@ impl Spec {
 }
 
 /// Counts stay far below 2^32: see `MOST_TASKS` and `MOST_DEVICES`, which one entry can exceed by its own limit only.
-pub(super) fn index(n: usize) -> u32 {
+pub(crate) fn index(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 

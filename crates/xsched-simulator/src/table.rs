@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use xsched_core::Nanos;
 
-use super::report::{DeviceReport, Report, TaskReport};
+use crate::report::{DeviceReport, Report, TaskReport};
 
 /// One report: what was simulated, the tasks, the devices.
 #[must_use]
@@ -71,8 +71,20 @@ fn policy(report: &Report) -> String {
     }
 }
 
-const TASK_HEADER: [&str; 12] =
-    ["task", "tasks", "jobs", "jobs/s", "p50", "p90", "p99", "max", "share", "missed", "preempted", "held"];
+const TASK_HEADER: [&str; 12] = [
+    "task",
+    "tasks",
+    "jobs",
+    "jobs/s",
+    "p50",
+    "p90",
+    "p99",
+    "max",
+    "utilization",
+    "missed",
+    "preempted",
+    "held",
+];
 
 fn task_cells(row: &TaskReport) -> Vec<String> {
     let latency = |ns| if row.jobs == 0 { "-".to_owned() } else { Nanos(ns).to_string() };

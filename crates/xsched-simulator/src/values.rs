@@ -10,7 +10,7 @@ use xsched_core::{Deadline, Level, Nanos, Priority, Share, Timeslice};
 
 /// A time as a simulation file writes it: a number and a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Time(pub(super) u64);
+pub(crate) struct Time(pub(crate) u64);
 
 impl FromStr for Time {
     type Err = String;
@@ -55,12 +55,12 @@ fn time_from<'de, D: Deserializer<'de>>(deserializer: D, least: u64) -> Result<u
 }
 
 /// A command, a period or a slice: something that must take time.
-pub(super) fn at_least_1us<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+pub(crate) fn at_least_1us<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     time_from(deserializer, 1_000)
 }
 
 /// How long the simulation lasts.
-pub(super) fn at_least_1ms<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+pub(crate) fn at_least_1ms<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     time_from(deserializer, 1_000_000)
 }
 
@@ -73,30 +73,30 @@ fn whole_micros<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Er
     i64::try_from(time / 1_000).map_err(de::Error::custom)
 }
 
-pub(super) fn timeslice<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timeslice, D::Error> {
+pub(crate) fn timeslice<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timeslice, D::Error> {
     Timeslice::from_micros(whole_micros(deserializer)?).map_err(de::Error::custom)
 }
 
-pub(super) fn deadline<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Deadline>, D::Error> {
+pub(crate) fn deadline<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Deadline>, D::Error> {
     Deadline::from_micros(whole_micros(deserializer)?).map(Some).map_err(de::Error::custom)
 }
 
 /// The span of a laxity, in microseconds; the hint checks the rest.
-pub(super) fn micros<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+pub(crate) fn micros<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     whole_micros(deserializer)
 }
 
-pub(super) fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Share, D::Error> {
+pub(crate) fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Share, D::Error> {
     Share::new(i64::deserialize(deserializer)?).map_err(de::Error::custom)
 }
 
-pub(super) fn level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Level, D::Error> {
+pub(crate) fn level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Level, D::Error> {
     let number = i64::deserialize(deserializer)?;
     Level::from_number(number)
         .ok_or_else(|| de::Error::custom(format!("level {number} does not exist: allowed is 1, 2 or 3")))
 }
 
-pub(super) fn nice<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i8, D::Error> {
+pub(crate) fn nice<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i8, D::Error> {
     let number = i64::deserialize(deserializer)?;
     i8::try_from(number)
         .ok()
@@ -105,7 +105,7 @@ pub(super) fn nice<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i8, D::
 }
 
 /// A whole number from 1 to `MOST`.
-pub(super) fn count<'de, const MOST: u32, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+pub(crate) fn count<'de, const MOST: u32, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let number = i64::deserialize(deserializer)?;
     u32::try_from(number)
         .ok()
@@ -114,7 +114,7 @@ pub(super) fn count<'de, const MOST: u32, D: Deserializer<'de>>(deserializer: D)
 }
 
 /// The spread of a lognormal distribution; beyond 5 all its weight lies in lengths nobody has.
-pub(super) fn sigma<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+pub(crate) fn sigma<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let sigma = f64::deserialize(deserializer)?;
     if (0.0..=5.0).contains(&sigma) {
         return Ok(sigma);
@@ -123,7 +123,7 @@ pub(super) fn sigma<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D
 }
 
 /// A name for a device, a machine, a process or a task: shown in tables, so it must be there and fit one line.
-pub(super) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+pub(crate) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let name = String::deserialize(deserializer)?;
     if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {
         return Err(de::Error::custom(format!("name {name:?} is not usable: allowed is 1 to 64 characters")));
@@ -131,12 +131,12 @@ pub(super) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String,
     Ok(name)
 }
 
-pub(super) fn optional_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+pub(crate) fn optional_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     name(deserializer).map(Some)
 }
 
 /// A priority as a number or a word.
-pub(super) fn priority<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Priority, D::Error> {
+pub(crate) fn priority<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Priority, D::Error> {
     struct NumberOrWord;
     impl Visitor<'_> for NumberOrWord {
         type Value = Priority;

@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 
 use proptest::prelude::*;
 use xsched_core::Nanos;
-use xsched_policy::{Decision, POLICIES, Policy, PolicyInfo, Scope, TaskView};
-use xsched_simulator::{self as simulator, Contender, Options, Report, Spec, TaskReport};
+use xsched_policy::{Decision, GrantMode, Needs, POLICIES, Policy, PolicyInfo, Scope, TaskView};
+use xsched_simulator::{self as simulator, NATIVE, Options, Report, Spec, TaskReport};
 
 fn spec(text: &str) -> Spec {
     Spec::from_toml(text).unwrap_or_else(|error| panic!("{error} in\n{text}"))
@@ -115,7 +115,7 @@ fn the_native_scheduler_takes_turns_and_pays_for_them() {
             command = "1ms"
             "#,
         ),
-        Contender::native(),
+        &NATIVE,
     );
     // Four slices of each, eight switches, and the last slice of `a`; `b` has not finished by then.
     assert_eq!(task(&report, "a").latency.max_ns, 18_800_000);
@@ -151,8 +151,8 @@ fn a_job_that_is_late_without_being_done_is_a_miss() {
 
 #[test]
 fn a_policy_of_ones_own_decides_for_each_device_or_for_the_machine() {
-    struct OneInAll;
-    impl Policy for OneInAll {
+    struct FirstReadyTask;
+    impl Policy for FirstReadyTask {
         fn decide(&mut self, _now: Nanos, tasks: &[TaskView], out: &mut Decision) {
             assert!(tasks.is_sorted_by_key(|task| task.id));
             if let Some(first) = tasks.iter().position(|task| task.ready) {
@@ -160,6 +160,21 @@ fn a_policy_of_ones_own_decides_for_each_device_or_for_the_machine() {
             }
         }
     }
+    const fn info(scope: Scope) -> PolicyInfo {
+        PolicyInfo {
+            name: "first",
+            plain: "first",
+            number: 99,
+            scope,
+            work_conserving: true,
+            grant_mode: GrantMode::Exclusive,
+            needs: Needs::NOTHING,
+            summary: "the first ready task runs",
+            make: || Box::new(FirstReadyTask),
+        }
+    }
+    static PER_DEVICE: PolicyInfo = info(Scope::Device);
+    static PER_MACHINE: PolicyInfo = info(Scope::Machine);
     let spec = spec(
         r#"
         duration = "1s"
@@ -175,11 +190,11 @@ fn a_policy_of_ones_own_decides_for_each_device_or_for_the_machine() {
         command = "1ms"
         "#,
     );
-    let busy = |scope| {
-        let report = simulator::run(&spec, Contender::custom("one", scope, || Box::new(OneInAll)));
+    let busy = |policy| {
+        let report = simulator::run(&spec, policy);
         report.all_devices.busy_ns / report.duration_ns
     };
-    assert_eq!((busy(Scope::Device), busy(Scope::Machine)), (4, 2));
+    assert_eq!((busy(&PER_DEVICE), busy(&PER_MACHINE)), (4, 2));
 }
 
 #[test]
@@ -203,6 +218,119 @@ fn what_happens_during_the_warm_up_does_not_count() {
     assert_eq!(task(&whole, "steady").used_ns, task(&warm, "steady").used_ns);
     assert_eq!(task(&warm, "steady").jobs, 100);
     assert_eq!(warm.all_devices.busy_ns + warm.all_devices.idle_ns, 1_000_000_000);
+}
+
+/// Three tasks that always have work, each of a process of its own.
+fn three_busy_tasks(k: u32) -> Spec {
+    spec(&format!(
+        r#"
+        duration = "1s"
+        policy.k = {k}
+        [[device]]
+        name = "gpu"
+        level = 2
+        native_slice = "2ms"
+        [[task]]
+        name = "first"
+        arrival.closed = {{}}
+        command = "1ms"
+        deadline = "1ms"
+        [[task]]
+        name = "second"
+        arrival.closed = {{}}
+        command = "1ms"
+        deadline = "2ms"
+        [[task]]
+        name = "third"
+        arrival.closed = {{}}
+        command = "1ms"
+        deadline = "10s"
+        "#
+    ))
+}
+
+#[test]
+fn deadline_policy_runs_k_tasks_at_the_same_time() {
+    let report = simulator::run(&three_busy_tasks(2), policy("KEDF"));
+    let [first, second, third] = ["first", "second", "third"].map(|name| task(&report, name).held_ns);
+    assert_eq!((first, second), (0, 0), "two tasks run");
+    assert!(third > 900_000_000, "the third task is held, but only for {third} ns");
+    let report = simulator::run(&three_busy_tasks(3), policy("KEDF"));
+    assert_eq!(report.all_tasks.held_ns, 0, "with k = 3 no task is held");
+}
+
+#[test]
+fn throttled_processes_run_one_at_a_time_in_slices_of_50_ms() {
+    let text = r#"
+        duration = "1s"
+        [[device]]
+        name = "gpu"
+        level = 3
+        [[task]]
+        name = "important"
+        arrival.periodic = { every = "10s", phase = "5s" }
+        command = "1ms"
+        priority = "high"
+        [[task]]
+        name = "background"
+        count = 2
+        arrival.closed = {}
+        command = "1ms"
+    "#;
+    let report = simulator::run(&spec(text), policy("HPF"));
+    let background = task(&report, "background");
+    assert_eq!((report.devices[0].switches, background.preemptions), (20, 20), "20 slices end in 1 s");
+    assert_eq!(background.held_ns, 1_000_000_000, "one of the two is always held");
+    assert_eq!(report.all_devices.idle_ns, 0);
+}
+
+#[test]
+fn short_idle_gaps_keep_lower_priorities_off_the_device() {
+    let text = |think: &str| {
+        format!(
+            r#"
+            duration = "1s"
+            [[device]]
+            name = "gpu"
+            level = 3
+            [[task]]
+            name = "important"
+            arrival.closed = {{ think = "{think}" }}
+            command = "1ms"
+            priority = "high"
+            [[task]]
+            name = "background"
+            arrival.closed = {{}}
+            command = "1ms"
+            "#
+        )
+    };
+    let switches = |think: &str| simulator::run(&spec(&text(think)), policy("HPF")).devices[0].switches;
+    assert!(switches("200us") < 10, "{} switches with gaps of 200 us", switches("200us"));
+    assert!(switches("3ms") > 400, "{} switches with gaps of 3 ms", switches("3ms"));
+}
+
+#[test]
+fn deadline_policy_does_not_wait_in_the_idle_gap_of_a_task_that_met_its_deadline() {
+    let text = r#"
+        duration = "1s"
+        [[device]]
+        name = "gpu"
+        level = 3
+        [[task]]
+        name = "short"
+        arrival.periodic = { every = "1ms" }
+        command = "100us"
+        deadline = "900us"
+        [[task]]
+        name = "long"
+        arrival.periodic = { every = "1ms", phase = "110us" }
+        command = "500us"
+        deadline = "900us"
+    "#;
+    let report = simulator::run(&spec(text), policy("KEDF"));
+    assert!(report.all_tasks.deadline_jobs > 1_900);
+    assert_eq!(report.all_tasks.deadline_misses, 0);
 }
 
 const SERVING: &str = r#"
@@ -246,7 +374,7 @@ fn under_priority_at_level_3_the_foreground_hardly_notices_the_background() {
     let p99 = |report: &Report| task(report, "serving").latency.p99_ns as f64;
     let alone = p99(&simulator::run(&serving(3, false), policy("HPF")));
     let beside = p99(&simulator::run(&serving(3, true), policy("HPF")));
-    let native = p99(&simulator::run(&serving(3, true), Contender::native()));
+    let native = p99(&simulator::run(&serving(3, true), &NATIVE));
     assert!(beside <= 1.1 * alone, "{beside} beside training, {alone} alone");
     assert!(native >= 1.5 * alone, "{native} natively, {alone} alone");
 }
@@ -436,8 +564,8 @@ proptest! {
             "#,
             costs.0, costs.1, costs.2
         );
-        let contender = POLICIES.get(which).map_or_else(Contender::native, Contender::from);
-        let report = simulator::run(&spec(&text), contender);
+        let policy = POLICIES.get(which).unwrap_or(&NATIVE);
+        let report = simulator::run(&spec(&text), policy);
         let measured = report.duration_ns - report.warmup_ns;
         for device in &report.devices {
             prop_assert_eq!(device.busy_ns + device.lost_ns + device.idle_ns, measured, "{}", report.policy);

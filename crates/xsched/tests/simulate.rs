@@ -61,7 +61,7 @@ fn json_carries_groups_tasks_devices_and_totals() {
         "jobs",
         "jobs_per_s",
         "used_ns",
-        "share",
+        "utilization",
         "held_ns",
         "preemptions",
         "deadline_jobs",

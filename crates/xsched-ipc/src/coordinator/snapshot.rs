@@ -34,6 +34,7 @@ impl Coordinator {
                 process: task.process.id,
                 device: task.device,
                 ready: false,
+                in_gap: false,
                 ready_since: task.ready_since,
                 used: task.used,
                 hints: task.hints,

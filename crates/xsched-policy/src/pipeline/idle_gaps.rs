@@ -60,6 +60,7 @@ pub(super) fn set_ready(
     for ((view, status), memory) in views.iter_mut().zip(statuses).zip(memory) {
         let gap_end = memory.gap.observe(status.has_work, now);
         view.ready = (status.has_work || gap_end.is_some()) && !status.is_suspended;
+        view.in_gap = view.ready && !status.has_work;
         gap_end.into_iter().for_each(|end| wake_up.at(end));
     }
 }
@@ -98,6 +99,7 @@ mod tests {
             let status = TaskStatus { has_work, is_suspended, ..TaskStatus::default() };
             let mut wake_up = WakeUp::default();
             set_ready(us(at), &mut views, &[status], &mut memory, &mut wake_up);
+            assert_eq!(views[0].in_gap, views[0].ready && !has_work);
             (views[0].ready, wake_up.0)
         };
         assert_eq!(ready(true, false, 0), (true, None));

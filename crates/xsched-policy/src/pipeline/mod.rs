@@ -57,7 +57,7 @@ pub struct Dependency {
 /// A caller keeps its snapshot from round to round and changes what has changed, or clears and fills it again.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// What the policy sees. [`TaskView::ready`] is set by the pipeline, from [`TaskStatus::has_work`].
+    /// What the policy sees. The pipeline sets [`TaskView::ready`] and [`TaskView::in_gap`], from [`TaskStatus::has_work`].
     pub views: Vec<TaskView>,
     /// The rest, in the same order.
     pub statuses: Vec<TaskStatus>,

@@ -5,14 +5,17 @@
 //!   A ----------|  10 ms                 A runs
 //!   B -----------------|  17 ms          B runs
 //!   C ---------------------|  21 ms      C waits until A or B is done
-//!   D                                    D has no deadline: after all that have, in order of arrival
+//!   D                                    D has no deadline: it runs after all that have one, in order of arrival
 //! ```
 //!
-//! A deadline is the moment a task became ready plus the span it asked for. One that has passed still counts: late work is
-//! the most urgent.
+//! A deadline is the time at which a task became ready plus the requested span. A deadline that has passed still counts: late
+//! work is the most urgent. A task in a short idle gap has met its deadline: it precedes tasks without a deadline, to save
+//! context switches, but never delays work that has one.
+//!
+//! Its grants are concurrent: the k tasks run at the same time.
 //!
 //! Use it when work arrives with a time to be done by, as frames or requests do. Not when the device is overloaded for
-//! long: then everybody is a little late, instead of the least important a lot.
+//! long: then every task is a little late, instead of the least important one a lot.
 
 use xsched_core::{Nanos, Priority};
 
@@ -26,36 +29,44 @@ pub struct EarliestDeadlineFirst {
     urgent: Vec<(Urgency, usize)>,
 }
 
-/// Less is more urgent: first by being without a deadline, then by deadline or by arrival.
-type Urgency = (bool, Nanos);
+/// The smallest is the most urgent: by class, then by deadline or by arrival.
+type Urgency = (Class, Nanos);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    WorkWithDeadline,
+    GapAfterDeadline,
+    NoDeadline,
+}
 
 fn urgency(task: &TaskView) -> Urgency {
     match task.hints.deadline {
-        Some(deadline) => (false, task.ready_since + deadline.get()),
-        None => (true, task.ready_since),
+        Some(deadline) if task.in_gap => (Class::GapAfterDeadline, task.ready_since + deadline.get()),
+        Some(deadline) => (Class::WorkWithDeadline, task.ready_since + deadline.get()),
+        None => (Class::NoDeadline, task.ready_since),
     }
 }
 
 impl Policy for EarliestDeadlineFirst {
     fn decide(&mut self, _now: Nanos, tasks: &[TaskView], out: &mut Decision) {
-        let places = self.params.k.max(1);
+        let k = self.params.k.max(1);
         let runnable = || tasks.iter().enumerate().filter(|(_, t)| t.hints.priority != Priority::NO_EXECUTE);
         self.urgent.clear();
         self.urgent
             .extend(runnable().filter(|(_, task)| task.ready).map(|(index, task)| (urgency(task), index)));
-        let everybody = runnable().count();
-        if everybody <= places {
+        if runnable().count() <= k {
             runnable().for_each(|(index, _)| out.grant(index, Grant::Unthrottled));
             return;
         }
         if self.urgent.is_empty() {
-            // Whoever is first will be chosen anyway. While somebody runs, an idle task must ask: it may be the one too many.
+            // The first task with work is chosen in any case. While a task runs, an idle one waits for a decision: it may be
+            // the one beyond k.
             runnable().for_each(|(index, _)| out.grant(index, Grant::Throttled));
             return;
         }
-        if self.urgent.len() > places {
-            self.urgent.select_nth_unstable(places - 1);
-            self.urgent.truncate(places);
+        if self.urgent.len() > k {
+            self.urgent.select_nth_unstable(k - 1);
+            self.urgent.truncate(k);
         }
         for &(_, index) in &self.urgent {
             out.grant(index, Grant::Throttled);
@@ -88,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_k_earliest_run_and_arrival_counts_towards_the_deadline() {
+    fn k_earliest_deadlines_run_counted_from_arrival() {
         let tasks = [due(1, 0, Some(500)), due(2, 100, Some(300)), due(3, 0, Some(900)), due(4, 0, None)];
         assert_eq!(grants(&mut k(1), 200, &tasks), [Hold, Throttled, Hold, Hold]);
         assert_eq!(grants(&mut k(2), 200, &tasks), [Throttled, Throttled, Hold, Hold]);
@@ -98,21 +109,28 @@ mod tests {
             "late is still urgent"
         );
         assert_eq!(grants(&mut k(4), 200, &tasks), [Unthrottled; 4]);
-        assert_eq!(grants(&mut k(0), 200, &tasks), [Hold, Throttled, Hold, Hold], "one at least");
+        assert_eq!(grants(&mut k(0), 200, &tasks), [Hold, Throttled, Hold, Hold], "at least one runs");
     }
 
     #[test]
-    fn those_without_a_deadline_come_last_in_order_of_arrival() {
+    fn tasks_without_deadline_run_last_in_order_of_arrival() {
         let tasks = [due(1, 50, None), due(2, 10, None), due(3, 60, Some(1_000_000)), ready(4, never())];
         assert_eq!(grants(&mut k(1), 70, &tasks), [Hold, Hold, Throttled, Hold]);
         assert_eq!(grants(&mut k(2), 70, &tasks), [Hold, Throttled, Throttled, Hold]);
     }
 
     #[test]
-    fn an_idle_task_may_begin_at_once_only_if_nobody_runs_or_all_have_a_place() {
+    fn idle_task_may_start_at_once_only_if_no_task_runs_or_all_fit() {
         let (busy, rest) = (due(1, 0, Some(10)), idle(2, TaskView::default()));
         assert_eq!(grants(&mut k(1), 0, &[busy, rest]), [Throttled, Hold]);
         assert_eq!(grants(&mut k(2), 0, &[busy, rest]), [Unthrottled, Unthrottled]);
         assert_eq!(grants(&mut k(1), 0, &[idle(1, busy), rest]), [Throttled, Throttled]);
+    }
+
+    #[test]
+    fn task_in_a_gap_runs_before_tasks_without_deadline_and_after_work_with_one() {
+        let gap = TaskView { in_gap: true, ..due(1, 0, Some(500)) };
+        assert_eq!(grants(&mut k(1), 200, &[gap, due(2, 100, Some(900))]), [Hold, Throttled]);
+        assert_eq!(grants(&mut k(1), 200, &[gap, due(2, 0, None)]), [Throttled, Hold]);
     }
 }

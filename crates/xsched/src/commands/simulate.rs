@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use xsched_core::Nanos;
 use xsched_policy::{POLICIES, PolicyInfo};
-use xsched_simulator::{self as simulator, Contender, Options, Progress, Report, Spec};
+use xsched_simulator::{self as simulator, NATIVE, Options, Progress, Report, Spec};
 
 /// Try policies on devices and tasks that a file describes, in virtual time.
 ///
@@ -50,10 +50,10 @@ struct Output<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let contenders = contenders(&args.policy)?;
+    let policies = policies(&args.policy)?;
     let spec = read(args)?;
     let reports: Vec<_> =
-        contenders.into_iter().map(|contender| simulate_one(&spec, contender, args.every_task)).collect();
+        policies.into_iter().map(|policy| simulate_one(&spec, policy, args.every_task)).collect();
     let mut out = io::stdout().lock();
     if args.json {
         let file = args.file.display().to_string();
@@ -70,30 +70,28 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whom the names on the command line mean, each once, in their order.
-fn contenders(names: &[String]) -> anyhow::Result<Vec<Contender<'static>>> {
-    let mut found: Vec<Option<&'static PolicyInfo>> = Vec::new();
+/// The policies that the names on the command line mean, each once, in their order.
+fn policies(names: &[String]) -> anyhow::Result<Vec<&'static PolicyInfo>> {
+    let mut found: Vec<&'static PolicyInfo> = Vec::new();
     for name in names {
         if name.eq_ignore_ascii_case("all") {
-            found.push(None);
-            found.extend(POLICIES.iter().map(Some));
-        } else if name.eq_ignore_ascii_case("native") {
-            found.push(None);
+            found.push(&NATIVE);
+            found.extend(POLICIES);
+        } else if name.eq_ignore_ascii_case(NATIVE.name) {
+            found.push(&NATIVE);
         } else {
-            let info = PolicyInfo::find(name).map_err(|unknown| {
+            found.push(PolicyInfo::find(name).map_err(|unknown| {
                 anyhow::anyhow!("{unknown}, native (the device's own time slicing), or all")
-            })?;
-            found.push(Some(info));
+            })?);
         }
     }
     let mut seen = Vec::new();
-    found.retain(|info| {
-        let name = info.map(|info| info.name);
-        let new = !seen.contains(&name);
-        seen.push(name);
-        new
+    found.retain(|policy| {
+        let is_new = !seen.contains(&policy.name);
+        seen.push(policy.name);
+        is_new
     });
-    Ok(found.into_iter().map(|info| info.map_or_else(Contender::native, Contender::from)).collect())
+    Ok(found)
 }
 
 fn read(args: &Args) -> anyhow::Result<Spec> {
@@ -109,17 +107,17 @@ fn read(args: &Args) -> anyhow::Result<Spec> {
     Ok(spec)
 }
 
-fn simulate_one(spec: &Spec, contender: Contender<'static>, every_task: bool) -> Report {
+fn simulate_one(spec: &Spec, policy: &'static PolicyInfo, every_task: bool) -> Report {
     let progress = Progress::default();
     let options = Options { every_task, progress: Some(&progress), ..Options::default() };
     if !io::stderr().is_terminal() {
-        return simulator::run_with(spec, contender, &options);
+        return simulator::run_with(spec, policy, &options);
     }
     let (done, wait) = mpsc::channel::<()>();
-    let (name, watched) = (format!("{contender:?}"), &progress);
+    let (name, watched) = (format!("{policy:?}"), &progress);
     thread::scope(|scope| {
         scope.spawn(move || show(&name, watched, &wait));
-        let report = simulator::run_with(spec, contender, &options);
+        let report = simulator::run_with(spec, policy, &options);
         drop(done);
         report
     })
