@@ -1,4 +1,4 @@
-"""Runs the examples in Python on the simulated device, and looks at what they print."""
+"""Runs the Python examples on the simulated device and checks their output."""
 
 import os
 import re
@@ -25,26 +25,26 @@ def numbers(text, word):
 
 class Examples(unittest.TestCase):
     def check_readme(self, example, text):
-        """The README shows the same headings."""
+        """Checks that the README shows the same headings."""
         with open(os.path.join(HERE, example, "README.md")) as file:
             readme = file.read()
         for line in text.splitlines():
             if not re.search(r"\d", line):
                 self.assertIn(line.rstrip(), readme)
 
-    def test_three_priorities(self):
+    def test_high_priority_program_is_faster_with_priorities(self):
         text = printed("pytorch-priorities")
         self.assertTrue(text.startswith("device: the simulated device, with a stand-in for PyTorch"), text)
         chat, archive = numbers(text, "chat"), numbers(text, "archive")
-        self.assertLess(chat[3], chat[0], f"the important one answers sooner with priorities\n{text}")
-        self.assertGreater(archive[5], 0, f"and the unimportant one goes on\n{text}")
+        self.assertLess(chat[3], chat[0], f"the program of high priority is faster with priorities\n{text}")
+        self.assertGreater(archive[5], 0, f"the program of low priority makes progress\n{text}")
         self.check_readme("pytorch-priorities", text)
 
-    def test_a_priority_per_request(self):
+    def test_high_priority_requests_are_faster_beside_another_program(self):
         text = printed("model-server")
         high, normal = numbers(text, "high"), numbers(text, "normal")
-        self.assertLess(high[1], normal[1], f"beside another program, important requests are answered sooner\n{text}")
-        self.assertIn("is answered with 400: priority `urgent` is out of range", text)
+        self.assertLess(high[1], normal[1], f"beside another program, requests of high priority are faster\n{text}")
+        self.assertIn("gets status 400: priority `urgent` is out of range", text)
         self.check_readme("model-server", text)
 
 

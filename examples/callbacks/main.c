@@ -1,4 +1,4 @@
-/* Commands that are functions: called in order, when it is their queue's turn, with few on the device at a time. */
+/* Callback commands: the queue calls them in order while it may run, and keeps few of them on the device at a time. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,14 +15,14 @@ typedef struct {
 
 static int next, in_order = 1, most_in_flight;
 
-static void check(XResult answer) {
-    if (answer != kXSchedSuccess) {
+static void check(XResult result) {
+    if (result != kXSchedSuccess) {
         fprintf(stderr, "%s\n", XSchedLastError());
         exit(1);
     }
 }
 
-/* Commands of one queue are called one at a time: what they share needs no lock. */
+/* Commands of one queue are called one at a time, so their shared data needs no lock. */
 static XResult step(HwQueueHandle hwq, void *data) {
     Step *self = data;
     uint64_t finished = 0;
@@ -50,13 +50,13 @@ int main(void) {
         check(HwCommandCreateCallback(&commands[n], step, &steps[n]));
         check(XQueueSubmit(xq, commands[n]));
     }
-    /* One of them, then all. */
+    /* Waits for one of them, then for all. */
     check(XQueueWait(xq, commands[0]));
     check(XQueueWaitAll(xq));
     printf("%d commands done, %s\n", next, in_order ? "in order" : "out of order");
     printf("never more than %d in flight: %s\n", IN_FLIGHT, most_in_flight <= IN_FLIGHT ? "yes" : "no");
 
-    /* What waits in a suspended queue can be dropped. */
+    /* Commands that wait in a suspended queue can be dropped. */
     check(XQueueSuspend(xq, kQueueSuspendFlagWaitAll));
     for (int n = 0; n < 10; n++) check(XQueueSubmit(xq, commands[n]));
     check(XQueueResume(xq, kQueueResumeFlagDropCommands));

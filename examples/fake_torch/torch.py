@@ -1,7 +1,7 @@
-"""Stands in for PyTorch where there is no GPU: as much of it as the examples use, on the simulated device.
+"""A stand-in for PyTorch without a GPU: the part that the examples use, on the simulated device.
 
-Kernels take time on the device, as long as a GPU of 10 TFLOP/s would need, and compute nothing. Whatever is built for
-PyTorch here runs unchanged with the real one.
+Kernels occupy the device for as long as a GPU of 10 TFLOP/s would need, and compute nothing. The examples run unchanged with
+the real PyTorch.
 """
 
 import contextlib
@@ -12,21 +12,21 @@ _LIBRARY = os.environ.get("XSIM_LIBRARY", "libxsim.so")
 _FLOPS = 10e12
 
 
-def _must(code):
+def _check(code):
     if code:
-        raise RuntimeError(f"the simulated device answered {code}")
+        raise RuntimeError(f"the simulated device returned {code}")
 
 
 class _Device:
-    """Opened with the first kernel, as CUDA is."""
+    """The device. It is opened by the first kernel, as in CUDA."""
 
     opened = None
 
     def __init__(self):
         self.library = ctypes.CDLL(_LIBRARY)
         device, self.queue = ctypes.c_void_p(), ctypes.c_void_p()
-        _must(self.library.xsim_open(None, ctypes.byref(device)))
-        _must(self.library.xsim_queue_create(device, ctypes.byref(self.queue)))
+        _check(self.library.xsim_open(None, ctypes.byref(device)))
+        _check(self.library.xsim_queue_create(device, ctypes.byref(self.queue)))
 
     @classmethod
     def get(cls):
@@ -34,7 +34,7 @@ class _Device:
         return cls.opened
 
     def launch(self, seconds):
-        _must(self.library.xsim_launch(self.queue, ctypes.c_uint64(max(int(seconds * 1e9), 5000))))
+        _check(self.library.xsim_launch(self.queue, ctypes.c_uint64(max(int(seconds * 1e9), 5000))))
 
 
 class Tensor:
@@ -84,4 +84,4 @@ class cuda:
     @staticmethod
     def synchronize():
         device = _Device.get()
-        _must(device.library.xsim_synchronize(device.queue))
+        _check(device.library.xsim_synchronize(device.queue))

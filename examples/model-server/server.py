@@ -1,4 +1,4 @@
-"""A small model server: every request says how important it is, and the whole server is that important meanwhile.
+"""A small model server: each request carries a priority, which the server's process has while it serves the request.
 
     POST /run with {"priority": "high"}  ->  {"ms": 3.2}
 """
@@ -27,23 +27,23 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         try:
             request = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-            # Also while it waits for its turn: what it waits for is then as important as itself.
+            # Also while the request waits for the lock: the request that holds it then has at least this priority.
             with xsched.priority(request.get("priority", "normal")):
                 begin = time.perf_counter()
                 run()
-            self.answer(200, {"ms": (time.perf_counter() - begin) * 1e3})
+            self.reply(200, {"ms": (time.perf_counter() - begin) * 1e3})
         except (xsched.Error, ValueError) as error:
-            # A priority that cannot be, or that this user may not have: in the words of the command line.
-            self.answer(400, {"error": str(error)})
+            # An invalid priority, or one that this user may not have; with the message of the command line.
+            self.reply(400, {"error": str(error)})
 
-    def answer(self, status, what):
-        body = json.dumps(what).encode()
+    def reply(self, status, value):
+        body = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *words):
+    def log_message(self, *arguments):
         pass
 
 

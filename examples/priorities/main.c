@@ -1,4 +1,4 @@
-/* Several priorities in one process: a patient queue has much to do, an urgent one comes later and is done first. */
+/* Two priorities in one process: a low-priority queue has much work, a high-priority queue preempts it. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,38 +8,38 @@
 
 typedef struct {
     const char *name;
-    xsim_queue_t vendors;
+    xsim_queue_t vendor_queue;
     HwQueueHandle hwq;
     XQueueHandle xq;
     HwCommandHandle command;
 } Queue;
 
-static void check(XResult answer) {
-    if (answer != kXSchedSuccess) {
+static void check(XResult result) {
+    if (result != kXSchedSuccess) {
         fprintf(stderr, "%s\n", XSchedLastError());
         exit(1);
     }
 }
 
-/* A command: called when it is the queue's turn, it launches 2 ms of work on the vendor's queue. */
+/* A callback command: the queue calls it when the queue may run, and it launches 2 ms of work on the vendor's queue. */
 static XResult launch(HwQueueHandle hwq, void *queue) {
     (void)hwq;
-    return xsim_launch(((Queue *)queue)->vendors, 2000 * 1000) == XSIM_SUCCESS ? kXSchedSuccess : kXSchedErrorHardware;
+    return xsim_launch(((Queue *)queue)->vendor_queue, 2000 * 1000) == XSIM_SUCCESS ? kXSchedSuccess : kXSchedErrorHardware;
 }
 
-static void make(Queue *queue, xsim_device_t device, int32_t priority) {
-    if (xsim_queue_create(device, &queue->vendors) != XSIM_SUCCESS) exit(1);
-    check(XsimQueueCreate(&queue->hwq, queue->vendors));
+static void create(Queue *queue, xsim_device_t device, int32_t priority) {
+    if (xsim_queue_create(device, &queue->vendor_queue) != XSIM_SUCCESS) exit(1);
+    check(XsimQueueCreate(&queue->hwq, queue->vendor_queue));
     check(XQueueCreate(&queue->xq, queue->hwq, kPreemptLevelBlock, kQueueCreateFlagNone));
     check(XHintPriority(queue->xq, priority));
     check(HwCommandCreateCallback(&queue->command, launch, queue));
 }
 
-static void give_back(Queue *queue) {
+static void destroy(Queue *queue) {
     check(XQueueDestroy(queue->xq));
     check(HwCommandDestroy(queue->command));
     check(HwQueueDestroy(queue->hwq));
-    xsim_queue_destroy(queue->vendors);
+    xsim_queue_destroy(queue->vendor_queue);
 }
 
 static void submit(Queue *queue, int commands) {
@@ -49,29 +49,29 @@ static void submit(Queue *queue, int commands) {
 
 static unsigned long long done(Queue *queue) {
     uint64_t commands = 0;
-    xsim_finished(queue->vendors, &commands);
+    xsim_finished(queue->vendor_queue, &commands);
     return commands;
 }
 
 int main(void) {
     xsim_device_t device;
-    Queue patient = {.name = "patient"}, urgent = {.name = "urgent"};
+    Queue low = {.name = "low"}, high = {.name = "high"};
     if (xsim_open(NULL, &device) != XSIM_SUCCESS) return 1;
     check(XHintSetScheduler(kSchedulerLocal, kPolicyHighestPriorityFirst));
-    make(&patient, device, PRIORITY_MIN);
-    make(&urgent, device, PRIORITY_MAX);
+    create(&low, device, PRIORITY_MIN);
+    create(&high, device, PRIORITY_MAX);
 
-    submit(&patient, 200);
-    while (done(&patient) == 0) { /* it is at work */ }
-    submit(&urgent, 5);
-    check(XQueueWaitAll(urgent.xq));
-    printf("urgent: %llu of 5 done\n", done(&urgent));
-    printf("patient: %s\n", done(&patient) < 100 ? "most of it still to do" : "it went first");
-    check(XQueueWaitAll(patient.xq));
-    printf("patient: %llu of 200 done\n", done(&patient));
+    submit(&low, 200);
+    while (done(&low) == 0) { /* until it runs */ }
+    submit(&high, 5);
+    check(XQueueWaitAll(high.xq));
+    printf("high: %llu of 5 done\n", done(&high));
+    printf("low: %s\n", done(&low) < 100 ? "most commands are still pending" : "it was not preempted");
+    check(XQueueWaitAll(low.xq));
+    printf("low: %llu of 200 done\n", done(&low));
 
-    give_back(&patient);
-    give_back(&urgent);
+    destroy(&low);
+    destroy(&high);
     xsim_close(device);
     return 0;
 }

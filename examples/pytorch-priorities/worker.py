@@ -1,4 +1,4 @@
-"""A PyTorch program that knows nothing of scheduling: runs a model again and again, and says how long each run took.
+"""A PyTorch program without scheduling code: runs a model repeatedly and prints the durations.
 
     worker.py BATCH PAUSE_MS
 """

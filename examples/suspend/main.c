@@ -1,4 +1,4 @@
-/* A robot that suspends its vision while it plans: nothing of the suspended queue runs meanwhile, and nothing is lost. */
+/* A robot that suspends its vision while it plans: commands of the suspended queue do not run, and none is lost. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,15 +10,15 @@
 
 enum { FRAMES = 300 };
 
-static void check(XResult answer) {
-    if (answer != kXSchedSuccess) {
+static void check(XResult result) {
+    if (result != kXSchedSuccess) {
         fprintf(stderr, "%s\n", XSchedLastError());
         exit(1);
     }
 }
 
-/* Vision launches as it always did: its thread knows nothing of being suspended. */
-static void *see(void *queue) {
+/* The vision thread calls only the vendor's functions; it contains no XSched code. */
+static void *run_vision(void *queue) {
     for (int frame = 0; frame < FRAMES; frame++) xsim_launch((xsim_queue_t)queue, 100 * 1000);
     return NULL;
 }
@@ -43,15 +43,15 @@ int main(void) {
     if (xsim_open(NULL, &device) != XSIM_SUCCESS || xsim_queue_create(device, &vision) != XSIM_SUCCESS) return 1;
     check(XsimQueueCreate(&hwq, vision));
     check(XQueueCreate(&xq, hwq, kPreemptLevelBlock, kQueueCreateFlagNone));
-    /* Little in flight, so that suspending is quick: what is on the device runs to its end at level 1. */
+    /* Few commands in flight make suspending fast: at level 1, those on the device run to completion. */
     check(XQueueSetLaunchConfig(xq, 4, 2));
-    pthread_create(&thread, NULL, see, vision);
+    pthread_create(&thread, NULL, run_vision, vision);
 
     for (int plan = 1; plan <= 3; plan++) {
         pause_ms(3);
         check(XQueueSuspend(xq, kQueueSuspendFlagSyncHwQueue));
         unsigned long long before = frames(vision);
-        pause_ms(10); /* here it would plan */
+        pause_ms(10); /* planning would happen here */
         printf("plan %d: vision did %llu frames meanwhile\n", plan, frames(vision) - before);
         check(XQueueResume(xq, kQueueResumeFlagNone));
     }

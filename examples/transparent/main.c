@@ -1,4 +1,4 @@
-/* A program that knows nothing of XSched: it launches work on an accelerator, here the simulated one, and waits for it. */
+/* A program without XSched code: it launches work on an accelerator, here the simulated one, and waits for it. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-"""What the examples in Python need around them: a scheduler of their own, a device, and programs that are always ended."""
+"""The environment of the Python examples: a separate scheduler, a device, and child programs that are always ended."""
 
 import argparse
 import json
@@ -16,22 +16,22 @@ ROOT = os.path.dirname(HERE)
 def options(description):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", choices=["auto", "gpu", "simulated"], default="auto")
-    parser.add_argument("--seconds", type=float, default=3, help="how long each part lasts")
+    parser.add_argument("--seconds", type=float, default=3, help="the duration of each part")
     return parser.parse_args()
 
 
 def find(name, what):
-    """A program or library: in PATH, else where cargo puts it."""
+    """The path of a program or library: in PATH, else in cargo's target directory."""
     target = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
-    places = [shutil.which(name)] + [os.path.join(ROOT, target, profile, name) for profile in ("release", "debug")]
-    for place in places:
-        if place and os.path.exists(place):
-            return place
+    candidates = [shutil.which(name)] + [os.path.join(ROOT, target, profile, name) for profile in ("release", "debug")]
+    for path in candidates:
+        if path and os.path.exists(path):
+            return path
     sys.exit(f"{name} is missing: {what}")
 
 
-class Surroundings:
-    """A directory with a socket and a device in it; everything ends with it."""
+class ExampleEnvironment:
+    """A temporary directory with a socket and a device; leaving the block ends all programs."""
 
     def __init__(self, device):
         self.directory = tempfile.mkdtemp(prefix="xsched-example-")
@@ -44,8 +44,8 @@ class Surroundings:
         self.children = []
 
     def _torch_has_a_gpu(self):
-        ask = "import torch, sys; sys.exit(not torch.cuda.is_available())"
-        return subprocess.run([sys.executable, "-c", ask], capture_output=True).returncode == 0
+        query = "import torch, sys; sys.exit(not torch.cuda.is_available())"
+        return subprocess.run([sys.executable, "-c", query], capture_output=True).returncode == 0
 
     def __enter__(self):
         self.start([self.xsched, "serve", "--quiet"])
@@ -68,23 +68,23 @@ class Surroundings:
         return child
 
     def program(self, *command, priority=None):
-        """A program of Python that says when it is ready; under the scheduler if it has a priority."""
-        under = [self.xsched, "run", "--priority", priority, "--"] if priority else []
-        child = self.start([*under, sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.heard(child)
+        """Starts a Python program and waits until it is ready; under the scheduler if it has a priority."""
+        prefix = [self.xsched, "run", "--priority", priority, "--"] if priority else []
+        child = self.start([*prefix, sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.receive(child)
         return child
 
     @staticmethod
-    def heard(child):
-        """The next line of JSON that a program says."""
+    def receive(child):
+        """The next line of JSON that a program prints."""
         line = child.stdout.readline()
         if not line:
-            sys.exit(f"a program has ended with status {child.wait()}")
+            sys.exit(f"a program exited with status {child.wait()}")
         return json.loads(line)
 
     @staticmethod
-    def tell(child, what):
-        child.stdin.write(json.dumps(what) + "\n")
+    def send(child, value):
+        child.stdin.write(json.dumps(value) + "\n")
         child.stdin.flush()
 
 
