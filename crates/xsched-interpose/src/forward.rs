@@ -1,81 +1,83 @@
-//! How a hook calls the real function: exactly once, whatever else happens.
+//! How a hook calls the vendor's function: exactly once, whatever else happens.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// A hook is running on this thread.
+    static INSIDE_HOOK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Proof that no hook of ours is at work on this thread yet. While it lives, [`OutermostHook::enter`] answers none: what
-/// the vendor's library or we ourselves call from inside a hook goes straight to the real functions.
+/// Proof that the calling hook is the outermost one on its thread. While it exists, [`OutermostHook::enter`] returns none on
+/// this thread: calls that the vendor's library or this library makes from inside a hook go straight to the real functions.
 pub struct OutermostHook(());
 
 impl OutermostHook {
-    /// None on a thread that is inside a hook already, or is ending.
+    /// None on a thread that is inside a hook already, or that is ending.
     #[must_use]
     #[inline]
     pub fn enter() -> Option<Self> {
-        let was_inside = INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true);
-        // Made only then: one that is made and dropped says that nobody is inside.
+        let was_inside = INSIDE_HOOK.try_with(|inside| inside.replace(true)).unwrap_or(true);
+        // Created only in this case: dropping it clears the flag.
         (!was_inside).then(|| Self(()))
     }
 }
 
 impl Drop for OutermostHook {
+    #[inline]
     fn drop(&mut self) {
-        let _ = INSIDE.try_with(|inside| inside.set(false));
+        let _ = INSIDE_HOOK.try_with(|inside| inside.set(false));
     }
 }
 
-/// Does something from within a hook that may call the program's own functions: what they call passes hooks again. Not
-/// to be used where something of a [`crate::Table`] is being read.
+/// Calls `work` from inside a hook as if it were outside. For vendor functions that call the program's functions: what those
+/// call passes the hooks again. The thread must not hold a [`crate::Guard`].
 pub fn outside_hooks<R>(work: impl FnOnce() -> R) -> R {
-    /// Puts it back, also if `work` unwinds.
-    struct Back(bool);
-    impl Drop for Back {
+    /// Restores the flag, also if `work` unwinds.
+    struct Restore(bool);
+    impl Drop for Restore {
         fn drop(&mut self) {
-            let _ = INSIDE.try_with(|inside| inside.set(self.0));
+            let _ = INSIDE_HOOK.try_with(|inside| inside.set(self.0));
         }
     }
-    let _back = INSIDE.try_with(|inside| Back(inside.replace(false)));
+    let _restore = INSIDE_HOOK.try_with(|inside| Restore(inside.replace(false)));
     work()
 }
 
-/// Calls `real` exactly once and answers with its result. `around` decides when, by calling what it is given; if it
-/// does not, or panics before it does, `real` is called afterwards. The caller finds `errno` as `real` left it, and
-/// `real` finds it as the caller left it.
+/// Calls `real` exactly once and returns its result. `around` decides when, by calling its argument; if it returns or
+/// panics without having called it, `real` is called afterwards. `real` sees the caller's `errno`, and the caller sees the
+/// `errno` of `real`.
 #[inline]
 pub fn forward_once<R>(real: impl FnOnce() -> R, around: impl FnOnce(&mut dyn FnMut())) -> R {
-    let callers = errno();
+    let caller_errno = errno();
     let mut real = Some(real);
-    let mut answer = None;
+    let mut returned = None;
     let mut call = || {
         if let Some(real) = real.take() {
-            set_errno(callers);
+            set_errno(caller_errno);
             let result = real();
-            answer = Some((result, errno()));
+            returned = Some((result, errno()));
         }
     };
-    // What may be left half done by a panic is ours, and each part of it is valid after every statement.
+    // A panic can interrupt the library's own state only, which is valid after every statement.
     let _ = catch_unwind(AssertUnwindSafe(|| around(&mut call)));
     call();
-    match answer {
-        Some((result, left)) => {
-            set_errno(left);
+    match returned {
+        Some((result, errno_of_real)) => {
+            set_errno(errno_of_real);
             result
         }
-        // `call` has just filled it in, unless `real` unwound, and then we are not here.
+        // `call` has set it, unless `real` unwound, and then this is not reached.
         None => unreachable!("the real function was called"),
     }
 }
 
-/// Does something of our own beside what the program asked for: a panic ends here, and `errno` stays as it is.
+/// Does work of the library's own within a call of the program: a panic ends here, and `errno` is preserved.
 pub fn run_isolated(work: impl FnOnce()) {
-    let callers = errno();
+    let caller_errno = errno();
     // As in `forward_once`.
     let _ = catch_unwind(AssertUnwindSafe(work));
-    set_errno(callers);
+    set_errno(caller_errno);
 }
 
 fn errno() -> i32 {
@@ -92,7 +94,7 @@ fn set_errno(value: i32) {
 mod tests {
     use super::*;
 
-    fn silently<R>(work: impl FnOnce() -> R) -> R {
+    fn without_panic_message<R>(work: impl FnOnce() -> R) -> R {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
         let result = work();
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_real_function_is_called_once_whatever_the_hook_does() {
+    fn real_function_is_called_exactly_once() {
         let calls = Cell::new(0);
         let real = || {
             calls.set(calls.get() + 1);
@@ -114,7 +116,7 @@ mod tests {
             call();
         };
         assert_eq!(forward_once(real, twice), 3);
-        silently(|| {
+        without_panic_message(|| {
             assert_eq!(forward_once(real, |_| panic!("before")), 4);
             let after = |call: &mut dyn FnMut()| {
                 call();
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn errno_belongs_to_the_program() {
+    fn errno_of_the_program_and_of_the_real_function_are_preserved() {
         set_errno(17);
         let seen = forward_once(
             || {
@@ -143,24 +145,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_aside_leaves_no_trace() {
+    fn isolated_work_changes_neither_errno_nor_unwinds() {
         set_errno(17);
-        silently(|| {
+        without_panic_message(|| {
             run_isolated(|| {
                 set_errno(1);
-                panic!("aside");
+                panic!("isolated");
             });
         });
         assert_eq!(errno(), 17);
     }
 
     #[test]
-    fn only_one_hook_at_a_time_is_outermost() {
+    fn one_hook_of_a_thread_is_outermost() {
         let outer = OutermostHook::enter().unwrap();
         assert!(OutermostHook::enter().is_none());
-        assert!(OutermostHook::enter().is_none(), "asking has changed the answer");
-        assert!(outside_hooks(|| OutermostHook::enter().is_some()), "the program's own function is inside");
-        assert!(OutermostHook::enter().is_none(), "no longer inside after the program's function");
+        assert!(OutermostHook::enter().is_none(), "a failed attempt cleared the flag");
+        assert!(
+            outside_hooks(|| OutermostHook::enter().is_some()),
+            "the program's function counts as inside"
+        );
+        assert!(OutermostHook::enter().is_none(), "the flag was not restored after the program's function");
         drop(outer);
         assert!(OutermostHook::enter().is_some());
     }

@@ -1,41 +1,42 @@
-//! A vendor's handle, on its way through hooks.
+//! A vendor's handle as hooks pass it on.
 
 use std::ffi::c_void;
 use std::ptr;
 
-/// What stands for a thing of the vendor's, a queue, an event, a device: passed on, and never looked into.
+/// The handle of an object of the vendor: a queue, an event, a device. It is passed on and never dereferenced.
 ///
-/// Hooks and the vendor's functions have it in their types in the place of a pointer. So there are two ways to come by
-/// one, the program's and the vendor's; who makes one up breaks the vendor's rules, with us or without.
+/// Hooks and the vendor's functions have it in their types in place of a pointer, so that a handle comes either from the
+/// program or from the vendor. A program that invents one violates the vendor's contract with or without this library.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(*mut c_void);
 
-// SAFETY: to us it is a number. It is for vendors whose functions any thread may call with any handle.
+// SAFETY: the library never dereferences it. Platforms use it only for vendors whose functions accept every handle on every
+// thread.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
 impl Handle {
-    /// What stands for nothing.
+    /// The null handle.
     pub const NONE: Self = Self(ptr::null_mut());
 
-    /// What C has as a pointer.
+    /// A handle from C.
     ///
     /// # Safety
-    /// It is null, or stands for a thing of the vendor's.
+    /// It is null or a handle of the vendor.
     #[must_use]
     pub const unsafe fn from_pointer(pointer: *mut c_void) -> Self {
         Self(pointer)
     }
 
-    /// Whether it stands for nothing.
+    /// Whether it is null.
     #[must_use]
     pub fn is_none(self) -> bool {
         self.0.is_null()
     }
 
-    /// What tells it from others.
+    /// Its address, which distinguishes it from all other handles.
     #[must_use]
     pub fn addr(self) -> usize {
         self.0.addr()

@@ -1,143 +1,147 @@
-//! From a vendor's handle to what we know about it. Looking up waits for nobody; changing it is rare.
+//! Maps a vendor's handle to the library's state. A look-up never blocks; changes are rare and take a lock.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::hazard;
+use crate::hazard::{self, Guard};
 
-/// Places in a table. More handles than this at once are not found, and so left alone.
-const PLACES: usize = 4096;
-/// How far from its home a handle may lie.
-const FURTHEST: usize = 64;
+/// Slots in a table. Handles beyond this number are not stored, and their queues are not scheduled.
+const SLOTS: usize = 4096;
+/// How many slots are searched for a handle.
+const MAX_PROBES: usize = 64;
 
-/// Handles and what belongs to each. Handle 0 is none.
-pub struct Table<T> {
-    places: Box<[Place<T>]>,
-    changing: Mutex<Vec<Retired<T>>>,
+/// Handles and the value of each. Handle 0 is invalid.
+pub struct HandleTable<T> {
+    slots: Box<[Slot<T>]>,
+    /// Held during changes. The values are no longer reachable, but a reader may still use them.
+    removed: Mutex<Vec<Removed<T>>>,
 }
 
-struct Place<T> {
-    /// Never goes back to 0 once it was a handle, so that a search may end at the first 0.
+struct Slot<T> {
+    /// Never returns to 0 once it was set, so that a search can stop at the first 0.
     handle: AtomicUsize,
     value: AtomicPtr<T>,
 }
 
-/// Out of sight, but somebody may still read it.
-struct Retired<T>(*mut T);
+struct Removed<T>(*mut T);
 
-// SAFETY: a retired value is owned by the list it is in; dropping it on another thread is what `T: Send` allows.
-unsafe impl<T: Send> Send for Retired<T> {}
+// SAFETY: the list owns the value; `T: Send` allows another thread to drop it.
+unsafe impl<T: Send> Send for Removed<T> {}
 
-impl<T: Send + Sync> Default for Table<T> {
+impl<T: Send + Sync> Default for HandleTable<T> {
     fn default() -> Self {
-        let empty = || Place { handle: AtomicUsize::new(0), value: AtomicPtr::default() };
-        Self { places: (0..PLACES).map(|_| empty()).collect(), changing: Mutex::default() }
+        let empty = || Slot { handle: AtomicUsize::new(0), value: AtomicPtr::default() };
+        Self { slots: (0..SLOTS).map(|_| empty()).collect(), removed: Mutex::default() }
     }
 }
 
-impl<T: Send + Sync> Table<T> {
-    /// The places a handle may be in, nearest first.
-    fn search(&self, handle: usize) -> impl Iterator<Item = &Place<T>> {
-        // Handles are addresses or small numbers: multiplying spreads both.
-        let spread = (handle as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let home = usize::try_from(spread).unwrap_or(0) % PLACES;
-        (0..FURTHEST).map(move |n| &self.places[(home + n) % PLACES])
+impl<T: Send + Sync> HandleTable<T> {
+    /// The slots that can hold a handle, in the order of the search.
+    #[inline]
+    fn probe(&self, handle: usize) -> impl Iterator<Item = &Slot<T>> {
+        // Handles are addresses or small numbers. A multiplicative hash distributes both.
+        let hash = (handle as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let first = usize::try_from(hash).unwrap_or(0) % SLOTS;
+        (0..MAX_PROBES).map(move |n| &self.slots[(first + n) % SLOTS])
     }
 
-    /// Calls `work` with what is known about a handle. Not to be used inside `work` again.
+    /// The value of a handle. A thread can hold one guard at a time, of all tables.
     #[inline]
-    pub fn with<R>(&self, handle: usize, work: impl FnOnce(Option<&T>) -> R) -> R {
-        for place in self.search(handle) {
-            // Acquire, with the Release in `insert`: who sees the handle sees its value.
-            match place.handle.load(Ordering::Acquire) {
-                0 => break,
+    pub fn get(&self, handle: usize) -> Option<Guard<'_, T>> {
+        for slot in self.probe(handle) {
+            // Acquire: pairs with the Release in `insert`, so that the value is visible with its handle.
+            match slot.handle.load(Ordering::Acquire) {
+                0 => return None,
                 other if other != handle => {}
                 _ => {
-                    // Another handle may have taken the place meanwhile, and its value come after it.
-                    let still = |_: &&T| place.handle.load(Ordering::Acquire) == handle;
-                    return hazard::read(&place.value, |value| work(value.filter(still)));
+                    let value = hazard::protect(&slot.value)?;
+                    // Another handle may have been stored in the slot since, and the value may belong to it.
+                    return (slot.handle.load(Ordering::Acquire) == handle).then_some(value);
                 }
             }
         }
-        work(None)
+        None
     }
 
-    /// Notes what is known about a handle. Answers with the value if there is no room, or it is there already.
+    /// Stores the value of a handle. Returns the value if there is no slot for it, or if the handle has one.
     pub fn insert(&self, handle: usize, value: T) -> Result<(), T> {
-        let mut changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        sweep(&mut changing);
+        let mut removed = self.lock();
+        free_unprotected(&mut removed);
         if handle == 0 || self.find(handle).is_some() {
             return Err(value);
         }
-        let free = |place: &&Place<T>| {
-            place.handle.load(Ordering::Relaxed) == 0 || place.value.load(Ordering::Relaxed).is_null()
+        let is_free = |slot: &&Slot<T>| {
+            slot.handle.load(Ordering::Relaxed) == 0 || slot.value.load(Ordering::Relaxed).is_null()
         };
-        let Some(place) = self.search(handle).find(free) else { return Err(value) };
-        place.handle.store(handle, Ordering::Release);
-        place.value.store(Box::into_raw(Box::new(value)), Ordering::Release);
+        let Some(slot) = self.probe(handle).find(is_free) else { return Err(value) };
+        slot.handle.store(handle, Ordering::Release);
+        slot.value.store(Box::into_raw(Box::new(value)), Ordering::Release);
         Ok(())
     }
 
-    /// Forgets a handle: nobody who comes later finds it. Who has found it may still use it. Answers what `last` makes
-    /// of the value, if there is one.
+    /// Removes a handle, and returns what `last` makes of its value. Threads that already hold a guard keep it.
     pub fn remove<R>(&self, handle: usize, last: impl FnOnce(&T) -> R) -> Option<R> {
-        let mut changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = self.find(handle)?;
-        let value = place.value.swap(ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: values are boxes, freed by `sweep` only, which needs the lock we hold.
-        let answer = unsafe { value.as_ref() }.map(last);
+        let mut removed = self.lock();
+        let slot = self.find(handle)?;
+        let value = slot.value.swap(ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: values are boxes, freed by `free_unprotected` only, which needs the lock that is held here.
+        let result = unsafe { value.as_ref() }.map(last);
         if !value.is_null() {
-            changing.push(Retired(value));
+            removed.push(Removed(value));
         }
-        sweep(&mut changing);
-        answer
+        free_unprotected(&mut removed);
+        result
     }
 
-    /// The handles of all values that are so.
-    pub fn which(&self, is_so: impl Fn(&T) -> bool) -> Vec<usize> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |place: &Place<T>| {
-            // SAFETY: values are boxes, freed by `sweep` only, which needs the lock we hold.
-            let value = unsafe { place.value.load(Ordering::Acquire).as_ref() };
-            value.filter(|value| is_so(value)).map(|_| place.handle.load(Ordering::Relaxed))
+    /// The handles whose values satisfy a condition.
+    pub fn handles_where(&self, condition: impl Fn(&T) -> bool) -> Vec<usize> {
+        let _lock = self.lock();
+        let handle_of = |slot: &Slot<T>| {
+            // SAFETY: values are boxes, freed by `free_unprotected` only, which needs the lock that is held here.
+            let value = unsafe { slot.value.load(Ordering::Acquire).as_ref() };
+            value.filter(|value| condition(value)).map(|_| slot.handle.load(Ordering::Relaxed))
         };
-        self.places.iter().filter_map(of).collect()
+        self.slots.iter().filter_map(handle_of).collect()
     }
 
-    /// The place of a handle that has a value. For who holds the lock.
-    fn find(&self, handle: usize) -> Option<&Place<T>> {
-        self.search(handle).find(|place| {
-            place.handle.load(Ordering::Relaxed) == handle && !place.value.load(Ordering::Relaxed).is_null()
+    fn lock(&self) -> MutexGuard<'_, Vec<Removed<T>>> {
+        self.removed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The slot of a handle that has a value. The caller holds the lock.
+    fn find(&self, handle: usize) -> Option<&Slot<T>> {
+        self.probe(handle).find(|slot| {
+            slot.handle.load(Ordering::Relaxed) == handle && !slot.value.load(Ordering::Relaxed).is_null()
         })
     }
 }
 
-/// Frees what nobody reads any more.
-fn sweep<T>(retired: &mut Vec<Retired<T>>) {
-    if retired.is_empty() {
+/// Frees the removed values that no reader uses.
+fn free_unprotected<T>(removed: &mut Vec<Removed<T>>) {
+    if removed.is_empty() {
         return;
     }
-    let values: Vec<_> = retired.iter().map(|retired| retired.0.cast()).collect();
-    let mut unused = hazard::are_unused(&values).into_iter();
-    retired.retain(|retired| {
-        let free = unused.next().unwrap_or(false);
-        if free {
-            // SAFETY: made by `Box::into_raw` in `insert`, out of sight since `remove`, and not in use.
-            drop(unsafe { Box::from_raw(retired.0) });
+    let values: Vec<_> = removed.iter().map(|removed| removed.0.cast()).collect();
+    let mut unprotected = hazard::are_unprotected(&values).into_iter();
+    removed.retain(|removed| {
+        let is_unused = unprotected.next().unwrap_or(false);
+        if is_unused {
+            // SAFETY: created by `Box::into_raw` in `insert`, unreachable since `remove`, and used by no reader.
+            drop(unsafe { Box::from_raw(removed.0) });
         }
-        !free
+        !is_unused
     });
 }
 
-impl<T> Drop for Table<T> {
+impl<T> Drop for HandleTable<T> {
     fn drop(&mut self) {
-        let retired = std::mem::take(self.changing.get_mut().unwrap_or_else(PoisonError::into_inner));
-        let values = self.places.iter().map(|place| place.value.load(Ordering::Relaxed));
+        let removed = std::mem::take(self.removed.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let values = self.slots.iter().map(|slot| slot.value.load(Ordering::Relaxed));
         for value in
-            values.chain(retired.into_iter().map(|retired| retired.0)).filter(|value| !value.is_null())
+            values.chain(removed.into_iter().map(|removed| removed.0)).filter(|value| !value.is_null())
         {
-            // SAFETY: a box of ours; nobody reads a table that is dropped.
+            // SAFETY: a box of this table. A guard borrows the table, so that none exists.
             drop(unsafe { Box::from_raw(value) });
         }
     }
@@ -149,59 +153,60 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
+    fn value(table: &HandleTable<usize>, handle: usize) -> Option<usize> {
+        table.get(handle).map(|value| *value)
+    }
+
     #[test]
-    fn what_was_inserted_is_found_until_it_is_removed() {
-        let table = Table::default();
+    fn inserted_values_are_found_until_they_are_removed() {
+        let table = HandleTable::default();
         for handle in 1..200 {
             table.insert(handle * 4096, handle).unwrap();
         }
         assert_eq!(table.insert(4096, 7), Err(7), "inserted twice");
-        assert_eq!(table.insert(0, 7), Err(7), "inserted as nothing");
+        assert_eq!(table.insert(0, 7), Err(7), "inserted as the null handle");
         for handle in 1..200 {
-            table.with(handle * 4096, |found| assert_eq!(found, Some(&handle)));
+            assert_eq!(value(&table, handle * 4096), Some(handle));
         }
-        let mut few = table.which(|n| *n < 4);
+        let mut few = table.handles_where(|n| *n < 4);
         few.sort_unstable();
         assert_eq!(few, [4096, 8192, 12288]);
         assert_eq!(table.remove(8192, |n| *n), Some(2));
         assert_eq!(table.remove(8192, |n| *n), None);
-        assert_eq!(table.which(|n| *n < 4).len(), 2);
-        table.with(8192, |found| assert_eq!(found, None));
+        assert_eq!(table.handles_where(|n| *n < 4).len(), 2);
+        assert_eq!(value(&table, 8192), None);
         table.insert(8192, 9).unwrap();
-        table.with(8192, |found| assert_eq!(found, Some(&9)));
+        assert_eq!(value(&table, 8192), Some(9));
     }
 
     #[test]
-    fn handles_may_come_and_go_for_ever() {
-        let table = Table::default();
+    fn removed_values_are_freed() {
+        let table = HandleTable::default();
         let alive = Arc::new(());
         for handle in 1..100_000_usize {
             table.insert(handle * 64, Arc::clone(&alive)).unwrap();
             table.remove(handle * 64, |_| {}).unwrap();
         }
-        assert!(Arc::strong_count(&alive) < 100, "what was removed is kept");
+        assert!(Arc::strong_count(&alive) < 100, "removed values are not freed");
     }
 
     #[test]
-    fn who_reads_keeps_what_another_removes() {
+    fn guarded_value_is_not_freed_by_a_remover() {
         struct Canary(AtomicBool);
         impl Drop for Canary {
             fn drop(&mut self) {
                 self.0.store(true, Ordering::SeqCst);
             }
         }
-        let (table, stop) = (Table::default(), AtomicBool::new(false));
+        let (table, stop) = (HandleTable::default(), AtomicBool::new(false));
         std::thread::scope(|threads| {
             for _ in 0..2 {
                 threads.spawn(|| {
                     while !stop.load(Ordering::SeqCst) {
-                        table.with(64, |found: Option<&Canary>| {
-                            let dead = found.is_some_and(|canary| {
-                                std::thread::yield_now();
-                                canary.0.load(Ordering::SeqCst)
-                            });
-                            assert!(!dead, "freed while it was read");
-                        });
+                        if let Some(canary) = table.get(64) {
+                            std::thread::yield_now();
+                            assert!(!Canary::is_dropped(&canary), "freed while a guard existed");
+                        }
                     }
                 });
             }
@@ -211,5 +216,10 @@ mod tests {
             }
             stop.store(true, Ordering::SeqCst);
         });
+        impl Canary {
+            fn is_dropped(&self) -> bool {
+                self.0.load(Ordering::SeqCst)
+            }
+        }
     }
 }

@@ -1,61 +1,66 @@
-//! Who reads what at this moment: hazard pointers whose price is paid by those who remove.
+//! Hazard pointers whose cost is paid by the thread that removes a value.
 //!
-//! A reader writes the address it is about to use into a word of its own, looks again whether it is still to be found,
-//! and uses it. Who removes something takes it out of sight, makes every processor of this process take note
-//! (`membarrier`), and then looks at all readers' words: nobody can come to use it any more, and who uses it shows.
-//! So reading costs two plain stores, and no fence.
+//! A reader stores the address that it is about to use in a word of its own, checks that the value is still reachable, and
+//! uses it. A remover makes the value unreachable, executes a memory barrier on every processor that runs a thread of this
+//! process (`membarrier`), and then scans the words of all readers. A reader that could still use the value is visible to
+//! that scan. Reading therefore costs two plain stores and no fence.
 
 use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, compiler_fence};
 
-/// The word of one thread. Never freed; a thread that ends leaves it to the next that begins.
+/// The word of one thread. It is never freed; a thread that ends releases it for the next one.
 struct Reader {
-    uses: AtomicPtr<c_void>,
-    taken: AtomicBool,
+    protects: AtomicPtr<c_void>,
+    is_owned: AtomicBool,
     next: *const Reader,
 }
 
-// SAFETY: `next` is written before the reader is shared and points at one that is never freed; the rest is atomics.
+// SAFETY: `next` is written before the reader is shared and points to a reader that is never freed; the rest is atomic.
 unsafe impl Sync for Reader {}
 
 static READERS: AtomicPtr<Reader> = AtomicPtr::new(ptr::null_mut());
 
-/// This thread's hold on its word.
-struct Mine(&'static Reader);
+/// The calling thread's ownership of its word.
+struct OwnedReader(&'static Reader);
 
-impl Drop for Mine {
+impl Drop for OwnedReader {
     fn drop(&mut self) {
-        self.0.uses.store(ptr::null_mut(), Ordering::Release);
-        self.0.taken.store(false, Ordering::Release);
+        self.0.protects.store(ptr::null_mut(), Ordering::Release);
+        self.0.is_owned.store(false, Ordering::Release);
     }
 }
 
 thread_local! {
-    static MINE: Mine = Mine(take());
+    static OWN: OwnedReader = OwnedReader(acquire());
 }
 
-fn all() -> impl Iterator<Item = &'static Reader> {
+fn readers() -> impl Iterator<Item = &'static Reader> {
     // SAFETY: the list holds leaked boxes only.
     let first = unsafe { READERS.load(Ordering::Acquire).as_ref() };
     // SAFETY: as above.
     std::iter::successors(first, |reader| unsafe { reader.next.as_ref() })
 }
 
-/// A word for this thread: one that was left, or a new one.
-fn take() -> &'static Reader {
-    let free = |reader: &&Reader| {
-        !reader.taken.load(Ordering::Relaxed) && !reader.taken.swap(true, Ordering::AcqRel)
+/// A word for the calling thread: a released one, or a new one.
+fn acquire() -> &'static Reader {
+    let claim = |reader: &&Reader| {
+        !reader.is_owned.load(Ordering::Relaxed) && !reader.is_owned.swap(true, Ordering::AcqRel)
     };
-    if let Some(left) = all().find(free) {
-        return left;
+    if let Some(released) = readers().find(claim) {
+        return released;
     }
     let mut next = READERS.load(Ordering::Acquire);
-    let new =
-        Box::into_raw(Box::new(Reader { uses: AtomicPtr::default(), taken: AtomicBool::new(true), next }));
+    let new = Box::into_raw(Box::new(Reader {
+        protects: AtomicPtr::default(),
+        is_owned: AtomicBool::new(true),
+        next,
+    }));
     loop {
         match READERS.compare_exchange(next, new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: made above, and never freed.
+            // SAFETY: allocated above, and never freed.
             Ok(_) => return unsafe { &*new },
             Err(now) => {
                 next = now;
@@ -66,48 +71,64 @@ fn take() -> &'static Reader {
     }
 }
 
-/// Uses what `source` points at, which is not freed meanwhile. Not to be called again inside `work`: a thread has one
-/// word. `work` gets none if there is nothing, or if the thread is ending.
+/// A value that is not freed while the guard exists. A thread can hold one guard at a time.
+pub struct Guard<'a, T> {
+    value: &'a T,
+    reader: &'static Reader,
+    /// The word belongs to the thread that created the guard.
+    not_send: PhantomData<*const ()>,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        self.value
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: the use of the value happened before. Pairs with the Acquire in `are_unprotected`.
+        self.reader.protects.store(ptr::null_mut(), Ordering::Release);
+    }
+}
+
+/// Protects the value that `source` points to. None if there is no value, or if the thread is ending.
 #[inline]
-pub(crate) fn read<T, R>(source: &AtomicPtr<T>, work: impl FnOnce(Option<&T>) -> R) -> R {
-    let Ok(reader) = MINE.try_with(|mine| mine.0) else { return work(None) };
+pub(crate) fn protect<T>(source: &AtomicPtr<T>) -> Option<Guard<'_, T>> {
+    let reader = OWN.try_with(|own| own.0).ok()?;
+    debug_assert!(reader.protects.load(Ordering::Relaxed).is_null(), "a thread holds one guard at a time");
     let found = loop {
         let found = source.load(Ordering::Acquire);
-        reader.uses.store(found.cast(), Ordering::Relaxed);
-        // The remover's `membarrier` makes this a fence wherever it matters.
+        reader.protects.store(found.cast(), Ordering::Relaxed);
+        // The `membarrier` of the remover makes this a full fence where one is needed.
         compiler_fence(Ordering::SeqCst);
         if source.load(Ordering::Acquire) == found {
             break found;
         }
     };
-    let _done = Done(reader);
-    // SAFETY: it was to be found after we had said that we use it, so whoever removes it sees that: `is_unused`.
-    work(unsafe { found.as_ref() })
+    // SAFETY: it was reachable after this thread had published the address, so that the remover's scan sees the word and
+    // does not free it.
+    let value = unsafe { found.as_ref() }?;
+    Some(Guard { value, reader, not_send: PhantomData })
 }
 
-struct Done(&'static Reader);
-
-impl Drop for Done {
-    fn drop(&mut self) {
-        // Release: our use happened before. Pairs with the Acquire in `is_unused`.
-        self.0.uses.store(ptr::null_mut(), Ordering::Release);
-    }
-}
-
-/// Whether nobody reads any of the values, which are out of sight already. Answers no if it cannot be known.
-pub(crate) fn are_unused(values: &[*mut c_void]) -> Vec<bool> {
-    if !everybody_takes_note() {
+/// Whether each of these values, which are no longer reachable, is used by no reader. False if that cannot be determined.
+pub(crate) fn are_unprotected(values: &[*mut c_void]) -> Vec<bool> {
+    if !barrier_on_all_threads() {
         return vec![false; values.len()];
     }
-    let used: Vec<_> = all().map(|reader| reader.uses.load(Ordering::Acquire)).collect();
-    values.iter().map(|value| !used.contains(value)).collect()
+    let protected: Vec<_> = readers().map(|reader| reader.protects.load(Ordering::Acquire)).collect();
+    values.iter().map(|value| !protected.contains(value)).collect()
 }
 
-/// Every thread of this process passes a full memory barrier.
-fn everybody_takes_note() -> bool {
+/// Executes a full memory barrier on every thread of this process. Returns whether the kernel did.
+fn barrier_on_all_threads() -> bool {
     const REGISTER: i32 = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
     const BARRIER: i32 = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED;
-    // SAFETY: the call reads and writes no memory of ours.
+    // SAFETY: the system call accesses no memory of this process.
     let call = |command: i32| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } == 0;
     call(BARRIER) || (call(REGISTER) && call(BARRIER))
 }

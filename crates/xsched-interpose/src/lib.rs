@@ -1,18 +1,18 @@
-//! What every hook needs and no vendor's name is in.
+//! The vendor-independent parts of a hook.
 //!
 //! ```text
-//!   program calls f ──► our f ──► outermost? ──no──► real f          the vendor's own calls among its functions
-//!                                   │yes
-//!                                   ▼
-//!                        [`forward_once`]: decide, wait, real f, take note
-//!                        a panic before real f: real f is called; after it: its answer stands
+//!   program calls f ──► hook f ──► outermost hook? ──no──► real f        calls inside the vendor's library, and ours
+//!                                       │yes
+//!                                       ▼
+//!                            [`forward_once`]: decide, wait, call real f, record
+//!                            a panic before real f: real f is called; after it: its result is returned
 //! ```
 //!
-//! * [`Real`]: the function a hook stands in front of.
-//! * [`OutermostHook`], [`forward_once`], [`aside`]: how a hook calls it, exactly once, and what else it does.
-//! * [`Table`]: from a vendor's handle to what we know about it, on the launch path.
+//! * [`RealFunction`]: the vendor's function behind a hook.
+//! * [`OutermostHook`], [`forward_once`], [`run_isolated`]: call it exactly once, and isolate the rest from the program.
+//! * [`HandleTable`]: maps a vendor's handle to the library's state, on the launch path.
 //! * [`Handle`]: a vendor's handle, which any thread may use.
-//! * [`RevocableHandle`]: a vendor's handle that can be taken away from those who use it.
+//! * [`RevocableHandle`]: a vendor's handle that can be withdrawn from the threads that use it.
 //! * [`lifetime`]: fork and exit.
 
 mod forward;
@@ -25,6 +25,7 @@ mod revocable_handle;
 
 pub use forward::{OutermostHook, forward_once, outside_hooks, run_isolated};
 pub use handle::Handle;
-pub use handle_table::Table;
+pub use handle_table::HandleTable;
+pub use hazard::Guard;
 pub use real_function::RealFunction;
 pub use revocable_handle::RevocableHandle;

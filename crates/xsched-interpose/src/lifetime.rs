@@ -1,20 +1,20 @@
 //! Fork and exit.
 
-/// Has `child` called in every child that this process forks, before the fork returns there.
+/// Calls `child` in every child process that this process forks, before `fork` returns there. Returns whether it was
+/// registered.
 ///
-/// A child has one thread and everybody's locks as they were: `child` may make system calls and write atomics, and
-/// nothing else. Answers whether it will be called.
+/// A child has one thread, and locks that other threads of the parent held at the fork stay locked: `child` may make
+/// system calls and write atomics, and nothing else.
 #[must_use]
-pub fn in_every_child(child: extern "C" fn()) -> bool {
-    // SAFETY: `child` is a function of this library, which is never unloaded while a program runs that it was
-    // preloaded into.
+pub fn at_fork_in_child(child: extern "C" fn()) -> bool {
+    // SAFETY: `child` is a function of this library, which is never unloaded from a process that preloaded it.
     unsafe { libc::pthread_atfork(None, None, Some(child)) == 0 }
 }
 
-/// Has `leave` called when the program exits, before everything that asked for the same earlier. Answers whether it
-/// will be called.
+/// Calls `handler` when the process exits, before all handlers that were registered earlier. Returns whether it was
+/// registered.
 #[must_use]
-pub fn at_exit(leave: extern "C" fn()) -> bool {
+pub fn at_exit(handler: extern "C" fn()) -> bool {
     // SAFETY: as above.
-    unsafe { libc::atexit(leave) == 0 }
+    unsafe { libc::atexit(handler) == 0 }
 }

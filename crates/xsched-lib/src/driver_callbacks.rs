@@ -14,7 +14,7 @@ thread_local! {
 }
 
 /// Whether this thread may be held.
-pub(crate) fn may_wait() -> bool {
+pub(crate) fn may_block() -> bool {
     CALLED.try_with(|called| !called.get()).unwrap_or(false)
 }
 

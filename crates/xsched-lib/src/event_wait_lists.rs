@@ -31,7 +31,7 @@ pub(crate) unsafe fn record_dependencies<V: EventApi>(queue: Handle, count: c_ui
         return;
     }
     run_isolated(|| {
-        let Some(runtime) = runtime().filter(|runtime| runtime.knows(queue.addr())) else { return };
+        let Some(runtime) = runtime().filter(|runtime| runtime.is_tracked(queue.addr())) else { return };
         let mut program = false;
         for event in events.iter().filter(|event| !V::is_done(**event)) {
             let holder = V::queue_of(*event);
@@ -67,7 +67,7 @@ pub(crate) unsafe fn wait_for_events<V: EventApi>(
             for event in unsafe { from_c_list(count, list) } {
                 let queue = V::queue_of(*event);
                 if queue != looked_at {
-                    runtime.look_for_idle(queue.addr());
+                    runtime.poll_idle(queue.addr());
                     looked_at = queue;
                 }
             }

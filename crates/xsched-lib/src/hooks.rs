@@ -65,7 +65,7 @@ macro_rules! hooks {
             crate::loader::Hook {
                 name: crate::hooks::c_name(concat!(stringify!($name), "\0")),
                 hook: $name as *const ::std::ffi::c_void,
-                real: real::$name.place(),
+                real: real::$name.address(),
             }
         ),* ]);
     };

@@ -1,4 +1,7 @@
-//! What hooks of every platform do around the vendor's function.
+//! What the hooks of every platform do around the vendor's function.
+//!
+//! Each function takes `real`, which calls the vendor's function with the program's arguments, calls it exactly once, and
+//! returns its result.
 
 use std::sync::Arc;
 
@@ -9,103 +12,108 @@ use crate::driver_callbacks;
 use crate::runtime::runtime;
 use crate::tracked_queue::{TrackedQueue, VendorQueue};
 
-/// A queue has been made: from now on it is scheduled, if `take` can make of it what the core needs. The program has
-/// one hold on it.
-pub(crate) fn queue_created<H: VendorQueue + 'static>(queue: Handle, take: impl FnOnce() -> Option<H>) {
+/// The vendor has created a queue: tracks it, if `open` returns it. The program has one reference to it.
+pub(crate) fn queue_created<Q: VendorQueue + 'static>(queue: Handle, open: impl FnOnce() -> Option<Q>) {
     run_isolated(|| {
         let Some(runtime) = runtime() else { return };
-        // A handle that is new stands for nothing we know: what had it before ended unseen.
+        // An older queue with the same handle was destroyed without a hook.
         runtime.untrack(queue.addr());
-        runtime.track(queue.addr(), take);
+        runtime.track(queue.addr(), open);
     });
 }
 
-/// The same for a function that answers with the queue it has made, or with none.
-pub(crate) fn create_queue<H: VendorQueue + 'static>(
+/// Calls `real`, which creates a queue and returns its handle, or null.
+pub(crate) fn create_queue<Q: VendorQueue + 'static>(
     real: impl FnOnce() -> Handle,
-    take: impl FnOnce(Handle) -> Option<H>,
+    open: impl FnOnce(Handle) -> Option<Q>,
 ) -> Handle {
     let queue = real();
     if !queue.is_none() {
-        queue_created(queue, || take(queue));
+        queue_created(queue, || open(queue));
     }
     queue
 }
 
-/// The program takes another hold on a queue.
+/// Calls `real`, which adds a reference to a queue.
 pub(crate) fn retain_queue<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
-    forward_once(real, |_| with(queue, TrackedQueue::retain))
+    forward_once(real, |_| {
+        if let Some(queue) = runtime().and_then(|runtime| runtime.queue(queue.addr())) {
+            queue.retain();
+        }
+    })
 }
 
-/// The program gives up a hold on a queue. With its last one the queue is forgotten first.
+/// Calls `real`, which drops a reference to a queue. Before the last reference is dropped, the queue is untracked.
 pub(crate) fn release_queue<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
     forward_once(real, |_| {
-        let Some(runtime) = runtime() else { return };
-        if runtime.with(queue.addr(), |tracked| tracked.is_some_and(TrackedQueue::release)) {
+        if let Some(runtime) = runtime()
+            && runtime.queue(queue.addr()).is_some_and(|queue| TrackedQueue::release(&queue))
+        {
             runtime.untrack(queue.addr());
         }
     })
 }
 
-/// A launch waits at the gate until it may go. One that `finishes` returns only when it is done, and all that was
-/// launched before it; nobody asks about a queue that is not ours.
+/// Calls `real`, which launches work on a queue, once the scheduler allows it. `finishes` returns whether `real` waits for
+/// that work and for everything launched before it; it is called for tracked queues only.
 pub(crate) fn launch<R>(real: impl FnOnce() -> R, queue: Handle, finishes: impl FnOnce() -> bool) -> R {
-    if !driver_callbacks::may_wait() {
-        return real();
-    }
+    let Some(runtime) = runtime().filter(|_| driver_callbacks::may_block()) else { return real() };
     forward_once(real, |call| {
-        with(
-            queue,
-            |tracked| if finishes() { tracked.launch_and_finish(call) } else { tracked.launch(call) },
-        );
+        let Some(queue) = runtime.queue(queue.addr()) else { return };
+        let Some(path) = queue.launch_path() else { return };
+        if finishes() { path.launch_and_finish(call) } else { path.launch(call) }
     })
 }
 
-/// A launch on several queues at once passes all their gates.
-pub(crate) fn launch_on_all<R>(real: impl FnOnce() -> R, queues: &[Handle]) -> R {
-    if let [queue] = queues {
-        return launch(real, *queue, || false);
-    }
-    let Some(runtime) = runtime().filter(|_| driver_callbacks::may_wait()) else { return real() };
-    forward_once(real, |call| {
-        let mut keys: Vec<_> = queues.iter().map(|queue| queue.addr()).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        pass_gates(&keys.into_iter().filter_map(|key| runtime.joined(key)).collect::<Vec<_>>(), call);
-    })
-}
-
-/// Calls `go` once all queues let it.
-pub(crate) fn pass_gates(queues: &[Arc<ScheduledQueue>], go: &mut dyn FnMut()) {
-    match queues.split_first() {
-        None => go(),
-        Some((first, others)) => first.launch(|| pass_gates(others, go)),
-    }
-}
-
-/// A launch also on a queue that was made before we were there, or by the parent of this process. It is known by its
-/// address, or by what else tells it from others.
-pub(crate) fn launch_and_track<R, H: VendorQueue + 'static>(
+/// The same for a queue that may not be tracked yet, by its key.
+pub(crate) fn launch_and_track<R, Q: VendorQueue + 'static>(
     real: impl FnOnce() -> R,
     key: usize,
-    take: impl FnOnce() -> Option<H>,
+    open: impl FnOnce() -> Option<Q>,
 ) -> R {
     let Some(runtime) = runtime() else { return real() };
     forward_once(real, |call| {
-        let known = runtime.with(key, |tracked| tracked.map(|tracked| tracked.launch(call)).is_some());
-        if !known && runtime.track(key, take) {
-            runtime.with(key, |tracked| tracked.map(|tracked| tracked.launch(call)));
+        let Some(queue) = runtime.queue_or_track(key, || runtime.track(key, open)) else { return };
+        if let Some(path) = queue.launch_path() {
+            path.launch(call);
         }
     })
 }
 
-/// `real` waits for the queue, which may have become idle when it returns.
-pub(crate) fn synchronize<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
-    forward_once(real, |call| with(queue, |tracked| tracked.synchronize(call)))
+/// The same for work on several queues: it passes the gates of all of them.
+pub(crate) fn launch_on_all<R>(real: impl FnOnce() -> R, queues: &[Handle]) -> R {
+    if let [queue] = queues {
+        return launch(real, *queue, || false);
+    }
+    let Some(runtime) = runtime().filter(|_| driver_callbacks::may_block()) else { return real() };
+    forward_once(real, |call| {
+        // One order for all threads, so that two launches cannot wait for each other.
+        let mut keys: Vec<_> = queues.iter().map(|queue| queue.addr()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        pass_gates(
+            &keys.into_iter().filter_map(|key| runtime.scheduled_queue(key)).collect::<Vec<_>>(),
+            call,
+        );
+    })
 }
 
-fn with(queue: Handle, work: impl FnOnce(&TrackedQueue)) {
-    if let Some(runtime) = runtime() {
-        runtime.with(queue.addr(), |tracked| tracked.map(work));
+/// Calls `launch` inside the gates of all queues.
+pub(crate) fn pass_gates(queues: &[Arc<ScheduledQueue>], launch: &mut dyn FnMut()) {
+    match queues.split_first() {
+        None => launch(),
+        Some((first, rest)) => first.launch_path().launch(|| pass_gates(rest, launch)),
     }
+}
+
+/// Calls `real`, which waits for the work of a queue. The queue may be idle afterwards.
+pub(crate) fn synchronize<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
+    let Some(runtime) = runtime() else { return real() };
+    forward_once(real, |call| {
+        if let Some(queue) = runtime.queue(queue.addr())
+            && let Some(path) = queue.launch_path()
+        {
+            path.synchronized(call);
+        }
+    })
 }

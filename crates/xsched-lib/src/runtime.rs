@@ -1,18 +1,19 @@
-//! What the hooks share, from the program's first queue to its exit.
+//! The state that all hooks share, from the program's first queue to its exit.
 //!
 //! ```text
-//!   nothing ──first queue──► a runtime ──exit──► over          over, or unwanted: hooks only forward
-//!      ▲  └──► unwanted ──API──► ▲│
-//!      └──── child of a fork ◄────┘   the parent's runtime is left behind, unused: its threads and its page are not ours
+//!   not started ──first queue──► running ──exit──► ended          not wanted, ended: hooks only forward
+//!      ▲    └──► not wanted ──C API──► ▲│
+//!      └────── child of a fork ◄────────┘   the parent's runtime is abandoned: its threads and its page are the parent's
 //! ```
-//! A runtime begins with the first queue where the environment asks for it, else with the program's first call of the API.
+//! The runtime starts with the first queue if the environment requests scheduling, otherwise with the first call of the C
+//! interface.
 
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use xsched_core::{DeviceId, LevelRequest};
-use xsched_interpose::{Table, lifetime};
+use xsched_interpose::{Guard, HandleTable, lifetime, run_isolated};
 use xsched_ipc::environment::{Environment, Scheduler};
 use xsched_ipc::report::{Severity, report};
 use xsched_ipc::{Client, ClientInfo, JoinError, ScheduledQueue, SchedulerError, socket};
@@ -21,105 +22,108 @@ use crate::api::Handles;
 use crate::platforms::PLATFORMS;
 use crate::tracked_queue::{TrackedQueue, VendorQueue};
 
-/// The program's connection to its scheduler, and its queues by the vendor's handles.
+/// The program's connection to its scheduler, and its queues by their keys.
+///
+/// A key is the address of the vendor's handle, or another number that the platform's hooks derive from the queue.
 pub(crate) struct Runtime {
     environment: Environment,
     client: Client,
-    queues: Table<TrackedQueue>,
-    /// What the program knows queues and commands by, if it uses the API.
+    queues: HandleTable<TrackedQueue>,
+    /// The handles of the C interface.
     handles: Handles,
 }
 
-/// Null: nothing yet. [`UNWANTED`]: nothing unless the program asks for it. [`OVER`]: nothing any more. Else a runtime that
-/// is never freed.
-static WORLD: AtomicPtr<Runtime> = AtomicPtr::new(ptr::null_mut());
-/// The addresses of no runtime.
-const UNWANTED: *mut Runtime = ptr::without_provenance_mut(1);
-const OVER: *mut Runtime = ptr::without_provenance_mut(2);
+/// Null: not started. [`NOT_WANTED`] and [`ENDED`]: no runtime. Otherwise a runtime that is never freed.
+static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(ptr::null_mut());
+/// The environment does not request scheduling; the C interface can still start a runtime.
+const NOT_WANTED: *mut Runtime = ptr::without_provenance_mut(1);
+/// The process is exiting.
+const ENDED: *mut Runtime = ptr::without_provenance_mut(2);
 
-/// The runtime, if hooks are to do anything but forward. Begins it with the program's first queue.
+/// The runtime, for hooks. Starts it on first use if the environment requests scheduling.
 #[inline]
 pub(crate) fn runtime() -> Option<&'static Runtime> {
-    // Acquire: who sees the runtime sees what is in it. Pairs with the Release in `begin`.
-    let runtime = WORLD.load(Ordering::Acquire);
-    if runtime.is_null() {
-        begin(runtime, Runtime::asked_for_by_environment);
-        return as_world(WORLD.load(Ordering::Acquire));
+    // Acquire: pairs with the Release in `start`, so that the contents are visible with the address.
+    let address = RUNTIME.load(Ordering::Acquire);
+    if address.is_null() {
+        // The caller is a hook: the start must not unwind into the program, nor change its `errno`.
+        run_isolated(|| start(address, Runtime::if_requested));
+        return existing_runtime();
     }
-    as_world(runtime)
+    at(address)
 }
 
 #[inline]
-fn as_world(runtime: *mut Runtime) -> Option<&'static Runtime> {
-    if runtime.is_null() || runtime == UNWANTED || runtime == OVER {
+fn at(address: *mut Runtime) -> Option<&'static Runtime> {
+    if address.is_null() || address == NOT_WANTED || address == ENDED {
         return None;
     }
-    // SAFETY: none of the addresses that are no runtime, so it is one that `begin` leaked.
-    Some(unsafe { &*runtime })
+    // SAFETY: every other address was leaked by `start`.
+    Some(unsafe { &*address })
 }
 
-/// The runtime, begun if there is none: the program asks for it itself. None if its exit has begun.
+/// The runtime, for functions of the C interface that create something: started if there is none. None if the process is
+/// exiting.
 pub(crate) fn runtime_for_api() -> Option<&'static Runtime> {
-    let before = WORLD.load(Ordering::Acquire);
-    if before.is_null() || before == UNWANTED {
-        begin(before, Runtime::new);
-        // A hook may have been quicker to find that the environment does not ask for one.
-        if WORLD.load(Ordering::Acquire) == UNWANTED {
-            begin(UNWANTED, Runtime::new);
+    let before = RUNTIME.load(Ordering::Acquire);
+    if before.is_null() || before == NOT_WANTED {
+        start(before, Runtime::new);
+        // A hook on another thread may have stored `NOT_WANTED` in between.
+        if RUNTIME.load(Ordering::Acquire) == NOT_WANTED {
+            start(NOT_WANTED, Runtime::new);
         }
     }
     existing_runtime()
 }
 
-/// The runtime, if there is one.
+/// The runtime, if it has started.
 pub(crate) fn existing_runtime() -> Option<&'static Runtime> {
-    as_world(WORLD.load(Ordering::Acquire))
+    at(RUNTIME.load(Ordering::Acquire))
 }
 
-/// Puts what `make` makes in the place of `before`, unless another thread was quicker.
+/// Replaces `before` by the runtime that `create` returns, or by [`NOT_WANTED`], unless another thread has replaced it.
 #[cold]
-fn begin(before: *mut Runtime, make: impl FnOnce(Environment) -> Option<Runtime>) {
-    if !watch_lifetime() {
+fn start(before: *mut Runtime, create: impl FnOnce(Environment) -> Option<Runtime>) {
+    if !register_handlers() {
         return;
     }
-    let complain = |line: String| report(Severity::Warning, format_args!("{line}"));
-    let environment = Environment::read(|name| std::env::var(name).ok(), complain);
-    let new = make(environment).map_or(UNWANTED, |runtime| Box::into_raw(Box::new(runtime)));
-    let put = WORLD.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
-    if put.is_err() && new != UNWANTED {
-        // Another thread was quicker.
-        // SAFETY: made above, and shown to nobody.
+    let warn = |line: String| report(Severity::Warning, format_args!("{line}"));
+    let environment = Environment::read(|name| std::env::var(name).ok(), warn);
+    let new = create(environment).map_or(NOT_WANTED, |runtime| Box::into_raw(Box::new(runtime)));
+    let stored = RUNTIME.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
+    if stored.is_err() && new != NOT_WANTED {
+        // SAFETY: allocated above, and not shared.
         drop(unsafe { Box::from_raw(new) });
     }
 }
 
-/// Asks once to be told of forks and of the exit. Without it nothing can be done safely.
-fn watch_lifetime() -> bool {
-    static ASKED: AtomicBool = AtomicBool::new(false);
-    if ASKED.swap(true, Ordering::AcqRel) {
+/// Registers the handlers for fork and exit, once. Without them the runtime cannot start safely.
+fn register_handlers() -> bool {
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    if IS_REGISTERED.swap(true, Ordering::AcqRel) {
         return true;
     }
-    // Our own faults are ours: the program's standard error is not.
-    std::panic::set_hook(Box::new(|fault| report(Severity::Error, format_args!("a fault of ours: {fault}"))));
-    lifetime::in_every_child(detach_in_child) && lifetime::at_exit(leave)
+    // A panic of the library goes to its log: the standard error stream belongs to the program.
+    std::panic::set_hook(Box::new(|panic| report(Severity::Error, format_args!("internal error: {panic}"))));
+    lifetime::at_fork_in_child(detach_in_child) && lifetime::at_exit(end)
 }
 
-/// In a child of the program: begins anew with its next queue.
+/// In a forked child: the next queue of the child starts a new runtime.
 extern "C" fn detach_in_child() {
     if let Some(runtime) = existing_runtime() {
-        WORLD.store(ptr::null_mut(), Ordering::Release);
+        RUNTIME.store(ptr::null_mut(), Ordering::Release);
         // It is never dropped, neither here nor in the parent.
         runtime.client.detach_in_child();
     }
 }
 
-/// The program ends: what its exit handlers still do goes straight to the vendor's functions.
-extern "C" fn leave() {
-    /// It is never freed, for threads may be in it; nor is it lost, which who looks for lost memory at the end would say.
-    static LEFT: AtomicPtr<Runtime> = AtomicPtr::new(ptr::null_mut());
-    let left = WORLD.swap(OVER, Ordering::AcqRel);
-    LEFT.store(left, Ordering::Release);
-    if let Some(runtime) = as_world(left) {
+/// The process exits: calls of its exit handlers go straight to the vendor's functions.
+extern "C" fn end() {
+    /// Not freed, because other threads may be using it; reachable, so that leak checkers do not report it.
+    static ENDED_RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(ptr::null_mut());
+    let address = RUNTIME.swap(ENDED, Ordering::AcqRel);
+    ENDED_RUNTIME.store(address, Ordering::Release);
+    if let Some(runtime) = at(address) {
         runtime.client.shut_down();
         for at_exit in PLATFORMS.iter().filter_map(|platform| platform.at_exit) {
             at_exit();
@@ -128,34 +132,34 @@ extern "C" fn leave() {
 }
 
 impl Runtime {
-    /// None: this program's queues are not to be scheduled unless it says so itself.
-    fn asked_for_by_environment(environment: Environment) -> Option<Self> {
-        let asked_for =
+    /// A runtime, if the environment requests scheduling of every queue.
+    fn if_requested(environment: Environment) -> Option<Self> {
+        let is_requested =
             environment.schedules_every_queue && !matches!(environment.scheduler, Scheduler::Application);
-        if asked_for { Self::new(environment) } else { None }
+        if is_requested { Self::new(environment) } else { None }
     }
 
-    /// None: there is no memory for one.
+    /// None if there is no memory for the page.
     fn new(environment: Environment) -> Option<Self> {
-        let made = match environment.scheduler {
+        let client = match environment.scheduler {
             Scheduler::Application => Client::unscheduled().map_err(SchedulerError::from),
             Scheduler::Service => {
-                Client::with_service(introduction(&environment)).map_err(SchedulerError::from)
+                Client::with_service(client_info(&environment)).map_err(SchedulerError::from)
             }
             Scheduler::Local(policy, params) => {
                 Client::with_local_scheduler(policy, params, environment.hints())
             }
         };
-        let client = made.or_else(|why| {
-            report(Severity::Error, format_args!("running unscheduled: {why}"));
+        let client = client.or_else(|error| {
+            report(Severity::Error, format_args!("running unscheduled: {error}"));
             Client::unscheduled()
         });
         let client = client.ok()?;
         crate::duplicate_library::report_duplicate();
-        Some(Self { environment, client, queues: Table::default(), handles: Handles::default() })
+        Some(Self { environment, client, queues: HandleTable::default(), handles: Handles::default() })
     }
 
-    /// What the environment says.
+    /// The settings from the environment.
     pub(crate) fn environment(&self) -> &Environment {
         &self.environment
     }
@@ -165,57 +169,100 @@ impl Runtime {
         &self.client
     }
 
-    /// What the program knows its queues and commands by.
+    /// The handles of the C interface.
     pub(crate) fn handles(&self) -> &Handles {
         &self.handles
     }
 
-    /// What this program tells the service about itself.
-    pub(crate) fn introduction(&self) -> ClientInfo {
-        introduction(&self.environment)
+    /// What this process reports to the service about itself.
+    pub(crate) fn client_info(&self) -> ClientInfo {
+        client_info(&self.environment)
     }
 
-    /// What is known about a queue that the program shows us itself, known from now on. None if `take` can make nothing
-    /// of it.
-    pub(crate) fn introduce(
+    /// The state of a tracked queue. A thread can hold one guard at a time.
+    #[inline]
+    pub(crate) fn queue(&self, key: usize) -> Option<Guard<'_, TrackedQueue>> {
+        self.queues.get(key)
+    }
+
+    /// The same, after `track` has tracked the queue if it was not tracked. For queues that were created before the hooks
+    /// were in place, or by the parent of this process.
+    #[inline]
+    pub(crate) fn queue_or_track(
         &self,
-        handle: usize,
-        take: impl FnOnce() -> Option<Arc<dyn VendorQueue>>,
-    ) -> Option<Arc<dyn VendorQueue>> {
-        let known =
-            |runtime: &Self| runtime.with(handle, |tracked| tracked.map(|tracked| Arc::clone(tracked.hw())));
-        if let Some(hw) = known(self) {
-            return Some(hw);
-        }
-        let hw = take()?;
-        // Where every queue is scheduled, this one is too.
-        let queue = self.environment.schedules_every_queue.then(|| self.join(&hw, self.environment.level));
-        match self.queues.insert(handle, TrackedQueue::of(Arc::clone(&hw), queue.and_then(Result::ok))) {
-            Ok(()) => Some(hw),
-            // Another thread was quicker; or there is no room, and launches on it are not seen.
-            Err(_) => known(self).or(Some(hw)),
-        }
+        key: usize,
+        track: impl FnOnce() -> bool,
+    ) -> Option<Guard<'_, TrackedQueue>> {
+        self.queue(key).or_else(|| track().then(|| self.queue(key)).flatten())
+    }
+
+    /// Whether a queue is tracked.
+    pub(crate) fn is_tracked(&self, key: usize) -> bool {
+        self.queue(key).is_some()
     }
 
     /// The XQueue of a queue that is scheduled.
-    pub(crate) fn joined(&self, handle: usize) -> Option<Arc<ScheduledQueue>> {
-        self.with(handle, |tracked| tracked.and_then(TrackedQueue::queue))
+    pub(crate) fn scheduled_queue(&self, key: usize) -> Option<Arc<ScheduledQueue>> {
+        self.queue(key).and_then(|queue| queue.scheduled().cloned())
     }
 
-    /// Puts a queue under control.
-    pub(crate) fn control(
+    /// Tracks and schedules a queue. `open` opens it, or returns none if the vendor's library rejects it. Returns whether this
+    /// call tracked it: another thread may have, the table may be full, or the environment may not request it.
+    pub(crate) fn track<Q: VendorQueue + 'static>(
         &self,
-        handle: usize,
+        key: usize,
+        open: impl FnOnce() -> Option<Q>,
+    ) -> bool {
+        if !self.environment.schedules_every_queue {
+            return false;
+        }
+        let Some(hw) = open() else { return false };
+        let hw: Arc<dyn VendorQueue> = Arc::new(hw);
+        let scheduled = self.schedule(&hw, self.environment.level);
+        if let Err(error) = &scheduled {
+            report(Severity::Error, format_args!("a queue runs unscheduled: {error}"));
+        }
+        self.queues.insert(key, TrackedQueue::new(hw, scheduled.ok())).is_ok()
+    }
+
+    /// Tracks a queue that the program passed to the C interface, and returns it. None if `open` does.
+    pub(crate) fn track_for_api(
+        &self,
+        key: usize,
+        open: impl FnOnce() -> Option<Arc<dyn VendorQueue>>,
+    ) -> Option<Arc<dyn VendorQueue>> {
+        let tracked = || self.queue(key).map(|queue| Arc::clone(queue.hw()));
+        if let Some(hw) = tracked() {
+            return Some(hw);
+        }
+        let hw = open()?;
+        let scheduled =
+            self.environment.schedules_every_queue.then(|| self.schedule(&hw, self.environment.level));
+        match self.queues.insert(key, TrackedQueue::new(Arc::clone(&hw), scheduled.and_then(Result::ok))) {
+            Ok(()) => Some(hw),
+            // Another thread has tracked it; or the table is full, and launches on the queue are not intercepted.
+            Err(_) => tracked().or(Some(hw)),
+        }
+    }
+
+    /// Schedules a queue that the program drives through the C interface.
+    pub(crate) fn schedule_for_api(
+        &self,
+        key: usize,
         hw: &Arc<dyn VendorQueue>,
         level: LevelRequest,
     ) -> Result<Arc<ScheduledQueue>, JoinError> {
-        let queue = self.join(hw, level)?;
-        self.replace(handle, Some(&queue));
+        let queue = self.schedule(hw, level)?;
+        self.replace_scheduled(key, Some(&queue));
         self.client.sync_with_scheduler();
         Ok(queue)
     }
 
-    fn join(&self, hw: &Arc<dyn VendorQueue>, level: LevelRequest) -> Result<Arc<ScheduledQueue>, JoinError> {
+    fn schedule(
+        &self,
+        hw: &Arc<dyn VendorQueue>,
+        level: LevelRequest,
+    ) -> Result<Arc<ScheduledQueue>, JoinError> {
         let queue = self.client.join(Arc::clone(hw) as _, level)?;
         if let Some(limit) = self.environment.limit {
             queue.set_throttled_limit(limit);
@@ -223,112 +270,80 @@ impl Runtime {
         Ok(queue)
     }
 
-    /// A queue is under control no more. It is still known.
-    pub(crate) fn release(&self, handle: usize) {
-        self.replace(handle, None);
+    /// Stops scheduling a queue. It stays tracked.
+    pub(crate) fn unschedule(&self, key: usize) {
+        self.replace_scheduled(key, None);
     }
 
-    fn replace(&self, handle: usize, queue: Option<&Arc<ScheduledQueue>>) {
-        if let Some(tracked) = self.queues.remove(handle, |old| old.again(queue.map(Arc::clone))) {
-            // It was there a moment ago, so there is room for it.
-            let _ = self.queues.insert(handle, tracked);
+    fn replace_scheduled(&self, key: usize, scheduled: Option<&Arc<ScheduledQueue>>) {
+        if let Some(queue) = self.queues.remove(key, |old| old.with_scheduled(scheduled.cloned())) {
+            // Its slot has just become free.
+            let _ = self.queues.insert(key, queue);
         }
     }
 
-    /// A queue that the program no longer shows us, and that nobody schedules.
-    pub(crate) fn forget(&self, handle: usize) {
-        if self.with(handle, |tracked| tracked.is_some_and(|tracked| tracked.queue().is_none())) {
-            self.queues.remove(handle, |_| ());
+    /// Untracks a queue whose handle the program destroyed, unless it is scheduled.
+    pub(crate) fn untrack_unless_scheduled(&self, key: usize) {
+        if self.queue(key).is_some_and(|queue| queue.scheduled().is_none()) {
+            self.queues.remove(key, |_| ());
         }
     }
 
-    /// Takes note of a queue. `take` makes what the core needs of it, or answers none if that cannot be done.
-    pub(crate) fn track<H: VendorQueue + 'static>(
-        &self,
-        handle: usize,
-        take: impl FnOnce() -> Option<H>,
-    ) -> bool {
-        if !self.environment.schedules_every_queue {
-            return false;
-        }
-        let Some(hw) = take() else { return false };
-        let tracked = TrackedQueue::new(&self.client, hw, self.environment.level, self.environment.limit);
-        match self.queues.insert(handle, tracked) {
-            Ok(()) => true,
-            // Another thread was quicker, or there is no room for more.
-            Err(tracked) => {
-                drop(tracked);
-                false
-            }
+    /// Untracks a queue that is about to be destroyed.
+    pub(crate) fn untrack(&self, key: usize) {
+        self.handles.forget_vendor_queue(key);
+        self.queues.remove(key, TrackedQueue::prepare_destruction);
+    }
+
+    /// Untracks the queues of an object that is about to be destroyed with its queues.
+    pub(crate) fn untrack_all_owned_by(&self, owner: usize) {
+        for key in self.queues.handles_where(|queue| queue.hw().belongs_to(owner)) {
+            self.untrack(key);
         }
     }
 
-    /// Calls `work` with what is known about a queue.
-    #[inline]
-    pub(crate) fn with<R>(&self, handle: usize, work: impl FnOnce(Option<&TrackedQueue>) -> R) -> R {
-        self.queues.with(handle, work)
-    }
-
-    /// Calls `real`, which waits for everything on a device.
+    /// Calls `real`, which waits for all work on a device.
     pub(crate) fn synchronize(&self, device: DeviceId, real: &mut dyn FnMut()) {
         self.client.synchronized(device, real, |()| true);
     }
 
-    /// The program has seen that some work of its is done.
+    /// The program has observed the completion of some work: the enforcer thread checks soon which queues are idle.
     pub(crate) fn poll_soon(&self) {
         self.client.poll_soon();
     }
 
-    /// Whether a queue is scheduled.
-    pub(crate) fn knows(&self, handle: usize) -> bool {
-        self.with(handle, |tracked| tracked.is_some())
-    }
-
-    /// What is launched on a queue from now on waits for what is on another already.
-    pub(crate) fn depends_on(&self, waiter: usize, holder: usize) {
-        if let (Some(waiter), Some(holder)) = (self.joined(waiter), self.joined(holder))
-            && let Some(point) = holder.record()
-        {
-            waiter.depends_on(&holder, point);
-        }
-    }
-
-    /// Whether it is to be written down which queue waits for which.
-    pub(crate) fn tracks_dependencies(&self) -> bool {
-        self.client.tracks_dependencies()
-    }
-
-    /// What was put on a queue last may wait for any thread of the program.
-    pub(crate) fn depends_on_any(&self, waiter: usize) {
-        if let Some(waiter) = self.joined(waiter) {
-            waiter.depends_on_any();
-        }
-    }
-
-    /// The program has waited for something on a queue: it may have become idle.
-    pub(crate) fn look_for_idle(&self, handle: usize) {
-        if let Some(queue) = self.joined(handle)
+    /// The program has waited for work on a queue, which may be idle now.
+    pub(crate) fn poll_idle(&self, key: usize) {
+        if let Some(queue) = self.scheduled_queue(key)
             && queue.launch_path().may_have_become_idle()
         {
             queue.launch_path().poll_idle();
         }
     }
 
-    /// What queues belong to is about to be destroyed, and they with it.
-    pub(crate) fn untrack_all_owned_by(&self, owner: usize) {
-        for handle in self.queues.which(|tracked| tracked.hw().belongs_to(owner)) {
-            self.untrack(handle);
+    /// Whether dependencies between queues have to be recorded.
+    pub(crate) fn tracks_dependencies(&self) -> bool {
+        self.client.tracks_dependencies()
+    }
+
+    /// Records that later work of one queue waits for the work that another queue has now.
+    pub(crate) fn depends_on(&self, waiter: usize, holder: usize) {
+        if let (Some(waiter), Some(holder)) = (self.scheduled_queue(waiter), self.scheduled_queue(holder))
+            && let Some(point) = holder.record()
+        {
+            waiter.depends_on(&holder, point);
         }
     }
 
-    /// A queue is about to be destroyed.
-    pub(crate) fn untrack(&self, handle: usize) {
-        self.handles.retire(handle);
-        self.queues.remove(handle, TrackedQueue::retire);
+    /// Records that the last work of a queue may wait for any thread of the program.
+    pub(crate) fn depends_on_any(&self, waiter: usize) {
+        if let Some(waiter) = self.scheduled_queue(waiter) {
+            waiter.depends_on_any();
+        }
     }
 }
 
-fn introduction(environment: &Environment) -> ClientInfo {
+fn client_info(environment: &Environment) -> ClientInfo {
     ClientInfo {
         sockets: socket::candidates(),
         name: environment.name.clone(),

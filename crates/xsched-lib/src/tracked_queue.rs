@@ -1,22 +1,21 @@
-//! What is known about one of the program's queues.
+//! A queue of the program that the library tracks.
 
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use xsched_core::{HwQueue, LevelRequest, Limit, Wait};
+use xsched_core::{HwQueue, LaunchPath};
 use xsched_interpose::Handle;
-use xsched_ipc::report::{Severity, report};
-use xsched_ipc::{Client, ScheduledQueue};
+use xsched_ipc::ScheduledQueue;
 
 use crate::loader::VendorLibrary;
 
-/// A hardware queue that the program may destroy at any time.
+/// A hardware queue of a vendor's library, which the program can destroy at any time.
 pub(crate) trait VendorQueue: HwQueue {
-    /// The vendor's queue is about to be destroyed. Afterwards nothing is called on it any more.
+    /// The program is about to destroy the vendor's queue. No vendor function is called on it after this returns.
     fn revoke(&self);
 
-    /// Whether it ends when the vendor's thing at this address does, which queues belong to.
+    /// Whether the queue is destroyed together with the object of the vendor at this address, such as a context.
     fn belongs_to(&self, owner: usize) -> bool {
         let _ = owner;
         false
@@ -58,105 +57,63 @@ impl ApiQueue {
 /// One queue of the program.
 pub(crate) struct TrackedQueue {
     hw: Arc<dyn VendorQueue>,
-    /// None: it cannot be scheduled.
-    queue: Option<Arc<ScheduledQueue>>,
-    /// The program's, where the vendor's queues can be shared.
-    holds: AtomicUsize,
+    /// None: the queue runs unscheduled.
+    scheduled: Option<Arc<ScheduledQueue>>,
+    /// The program's references to the vendor's queue, where a queue can be shared.
+    references: AtomicUsize,
 }
 
 impl TrackedQueue {
-    /// A queue that may be under control already.
-    pub(crate) fn of(hw: Arc<dyn VendorQueue>, queue: Option<Arc<ScheduledQueue>>) -> Self {
-        Self { hw, queue, holds: AtomicUsize::new(1) }
+    /// A queue with one reference.
+    pub(crate) fn new(hw: Arc<dyn VendorQueue>, scheduled: Option<Arc<ScheduledQueue>>) -> Self {
+        Self { hw, scheduled, references: AtomicUsize::new(1) }
     }
 
-    /// The same queue, under control now, or no more.
-    pub(crate) fn again(&self, queue: Option<Arc<ScheduledQueue>>) -> Self {
-        let holds = AtomicUsize::new(self.holds.load(Ordering::Acquire));
-        Self { hw: Arc::clone(&self.hw), queue, holds }
+    /// The same queue, scheduled by another XQueue or unscheduled.
+    pub(crate) fn with_scheduled(&self, scheduled: Option<Arc<ScheduledQueue>>) -> Self {
+        let references = AtomicUsize::new(self.references.load(Ordering::Acquire));
+        Self { hw: Arc::clone(&self.hw), scheduled, references }
     }
 
+    /// The hardware queue.
     pub(crate) fn hw(&self) -> &Arc<dyn VendorQueue> {
         &self.hw
     }
 
-    /// Puts a queue under the scheduler's control, if that is possible.
-    pub(crate) fn new<H: VendorQueue + 'static>(
-        client: &Client,
-        hw: H,
-        level: LevelRequest,
-        limit: Option<Limit>,
-    ) -> Self {
-        let hw = Arc::new(hw);
-        let queue = client.join(Arc::clone(&hw) as _, level);
-        if let (Ok(queue), Some(limit)) = (&queue, limit) {
-            queue.set_throttled_limit(limit);
-        }
-        if let Err(why) = &queue {
-            report(Severity::Error, format_args!("a queue runs unscheduled: {why}"));
-        }
-        Self { hw, queue: queue.ok(), holds: AtomicUsize::new(1) }
+    /// Its XQueue, if it is scheduled.
+    pub(crate) fn scheduled(&self) -> Option<&Arc<ScheduledQueue>> {
+        self.scheduled.as_ref()
     }
 
-    /// Calls `real` as soon as the queue may launch.
+    /// The path of its launches to the device, if it is scheduled.
     #[inline]
-    pub(crate) fn launch(&self, real: &mut dyn FnMut()) {
-        match &self.queue {
-            Some(queue) => queue.launch(real),
-            None => real(),
-        }
+    pub(crate) fn launch_path(&self) -> Option<&LaunchPath> {
+        self.scheduled.as_ref().map(|queue| &**queue.launch_path())
     }
 
-    /// The same for a `real` that takes its time to get to the device.
-    pub(crate) fn launch_large(&self, real: &mut dyn FnMut()) {
-        match &self.queue {
-            Some(queue) => queue.launch_path().launch_large(real),
-            None => real(),
-        }
-    }
-
-    /// The same for a `real` that returns once what it launched is done, and all that was launched before.
-    pub(crate) fn launch_and_finish(&self, real: &mut dyn FnMut()) {
-        match &self.queue {
-            Some(queue) => queue.launch_path().launch_and_finish(real),
-            None => real(),
-        }
-    }
-
-    /// What the scheduler knows it as, if it is scheduled.
-    pub(crate) fn queue(&self) -> Option<Arc<ScheduledQueue>> {
-        self.queue.clone()
-    }
-
-    /// The program takes another hold on the queue.
+    /// The program adds a reference.
     pub(crate) fn retain(&self) {
-        self.holds.fetch_add(1, Ordering::AcqRel);
+        self.references.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The program gives up a hold on the queue. Answers whether it was the last.
+    /// The program drops a reference. Returns whether it was the last one.
     pub(crate) fn release(&self) -> bool {
-        self.holds.fetch_sub(1, Ordering::AcqRel) == 1
+        self.references.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Calls `real`, which waits until the queue's work is done.
-    pub(crate) fn synchronize(&self, real: &mut dyn FnMut()) {
-        match &self.queue {
-            Some(queue) => queue.launch_path().synchronized(real),
-            None => real(),
-        }
-    }
-
-    /// Calls `ask`, which says whether the queue's work is done, without waiting.
-    pub(crate) fn query(&self, ask: &mut dyn FnMut() -> bool) {
-        let wait = self.queue.as_ref().map(|queue| queue.launch_path().begin_wait());
-        if ask() {
-            wait.into_iter().for_each(Wait::over);
+    /// Calls `is_complete`, which queries without waiting whether the queue's work has completed.
+    pub(crate) fn query(&self, is_complete: &mut dyn FnMut() -> bool) {
+        let wait = self.launch_path().map(LaunchPath::begin_wait);
+        if is_complete()
+            && let Some(wait) = wait
+        {
+            wait.over();
         }
     }
 
     /// The vendor's queue is about to be destroyed.
-    pub(crate) fn retire(&self) {
-        if let Some(queue) = &self.queue {
+    pub(crate) fn prepare_destruction(&self) {
+        if let Some(queue) = &self.scheduled {
             queue.retire();
         }
         self.hw.revoke();

@@ -32,7 +32,7 @@ impl Handles {
     }
 
     /// The vendor's queue is about to be destroyed: what has its handle next is another.
-    pub(crate) fn retire(&self, key: usize) {
+    pub(crate) fn forget_vendor_queue(&self, key: usize) {
         self.known().remove(&key);
     }
 }

@@ -59,7 +59,7 @@ fn set_scheduler(scheduler: XSchedulerType, policy: XPolicyType) -> Answer {
             })?;
             client.use_local_scheduler(known, client.params(), runtime()?.environment().hints())?;
         }
-        kSchedulerGlobal => client.use_service(runtime()?.introduction())?,
+        kSchedulerGlobal => client.use_service(runtime()?.client_info())?,
         _ => {
             return Err(Failure::invalid(format_args!(
                 "scheduler {scheduler} does not exist: allowed is 1 (the program), 2 (local) and 3 (the service)"

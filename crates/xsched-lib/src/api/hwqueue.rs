@@ -36,7 +36,7 @@ impl HwQueue {
     /// Its XQueue, whoever made it.
     fn joined(&self, runtime: &Runtime) -> Option<Arc<ScheduledQueue>> {
         let own = (*self.queue()).and_then(|handle| runtime.handles().queues.get(handle).ok());
-        own.map(|queue| Arc::clone(queue.joined())).or_else(|| runtime.joined(self.key))
+        own.map(|queue| Arc::clone(queue.joined())).or_else(|| runtime.scheduled_queue(self.key))
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn create_hw_queue(hwq: *mut HwQueueHandle, find: impl FnOnce() -> Op
     let handle = if let Some(handle) = known.get(&key) {
         *handle
     } else {
-        let hw = runtime.introduce(key, open).ok_or_else(not_usable)?;
+        let hw = runtime.track_for_api(key, open).ok_or_else(not_usable)?;
         let (handle, _) =
             runtime.handles().hw_queues.insert(|_| HwQueue { key, hw, queue: Mutex::default() });
         known.insert(key, handle);
@@ -115,7 +115,7 @@ fn destroy(hwq: HwQueueHandle) -> Answer {
         known.remove(&hw_queue.key);
     }
     drop(known);
-    runtime.forget(hw_queue.key);
+    runtime.untrack_unless_scheduled(hw_queue.key);
     Ok(())
 }
 

@@ -133,13 +133,13 @@ fn create(xq: *mut XQueueHandle, hwq: HwQueueHandle, level: int64_t, flags: int6
     if own.is_some() {
         return Err(Failure::not_allowed("the hardware queue has an XQueue already: XQueueGet tells which"));
     }
-    let adopted = runtime.joined(hw_queue.key);
+    let adopted = runtime.scheduled_queue(hw_queue.key);
     let joined = match &adopted {
         Some(joined) => {
             joined.set_level(level)?;
             Arc::clone(joined)
         }
-        None => runtime.control(hw_queue.key, &hw_queue.hw, level)?,
+        None => runtime.schedule_for_api(hw_queue.key, &hw_queue.hw, level)?,
     };
     // The program drives it: what it does is counted, so that it can be waited for.
     joined.launch_path().gate().count_all();
@@ -179,7 +179,7 @@ fn destroy(xq: XQueueHandle) -> Answer {
         queue.joined.retire();
         queue.joined.finish();
         let _known = runtime.handles().known();
-        runtime.release(queue.hw.key);
+        runtime.unschedule(queue.hw.key);
     }
     let mut own = queue.hw.queue();
     if *own == Some(xq) {
@@ -199,7 +199,7 @@ fn find(xq: *mut XQueueHandle, hwq: HwQueueHandle) -> Answer {
     let handle = if let Some(handle) = *own {
         handle
     } else {
-        let adopted = runtime.joined(hw_queue.key);
+        let adopted = runtime.scheduled_queue(hw_queue.key);
         let joined = adopted.ok_or_else(|| Failure::not_found("the hardware queue has no XQueue"))?;
         joined.launch_path().gate().count_all();
         *own.insert(give_handle(runtime, hwq, &hw_queue, joined, true))

@@ -25,13 +25,14 @@ mod vendor;
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
+use xsched_core::LaunchPath;
 use xsched_interpose::{forward_once, run_isolated};
 
 use crate::hooks::hooks;
 use crate::loader::Hook;
 use crate::platforms::Platform;
 use crate::runtime::{Runtime, runtime};
-use crate::tracked_queue::{ApiQueue, TrackedQueue};
+use crate::tracked_queue::ApiQueue;
 use stream::{CudaStream, current_device};
 use vendor::{Code, Context, LEGACY, LaunchConfig, PER_THREAD, Stream};
 
@@ -190,16 +191,16 @@ fn current_context() -> Option<Context> {
 }
 
 fn launch(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
-    launch_with(TrackedQueue::launch, real, stream, default)
+    launch_with(|path, call| path.launch(call), real, stream, default)
 }
 
 fn launch_graph(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
-    launch_with(TrackedQueue::launch_large, real, stream, default)
+    launch_with(|path, call| path.launch_large(call), real, stream, default)
 }
 
 #[inline]
 fn launch_with(
-    launch: fn(&TrackedQueue, &mut dyn FnMut()),
+    launch: impl Fn(&LaunchPath, &mut dyn FnMut()),
     real: impl FnOnce() -> Code,
     stream: Stream,
     default: usize,
@@ -210,9 +211,9 @@ fn launch_with(
             return;
         }
         let Some(key) = stream_key(stream, default) else { return };
-        let is_known = runtime.with(key, |tracked| tracked.map(|tracked| launch(tracked, call)).is_some());
-        if !is_known && adopt(runtime, key, stream, default) {
-            runtime.with(key, |tracked| tracked.map(|tracked| launch(tracked, call)));
+        let queue = runtime.queue_or_track(key, || adopt(runtime, key, stream, default));
+        if let Some(path) = queue.as_ref().and_then(|queue| queue.launch_path()) {
+            launch(path, call);
         }
     })
 }
@@ -220,8 +221,10 @@ fn launch_with(
 fn synchronize(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
     let Some(runtime) = runtime() else { return real() };
     forward_once(real, |call| {
-        if let Some(key) = stream_key(stream, default) {
-            runtime.with(key, |tracked| tracked.map(|tracked| tracked.synchronize(call)));
+        if let Some(queue) = stream_key(stream, default).and_then(|key| runtime.queue(key))
+            && let Some(path) = queue.launch_path()
+        {
+            path.synchronized(call);
         }
     })
 }
@@ -236,8 +239,8 @@ fn query(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
         code == Some(vendor::SUCCESS)
     };
     run_isolated(|| {
-        if let Some(key) = stream_key(stream, default) {
-            runtime.with(key, |tracked| tracked.map(|tracked| tracked.query(&mut is_complete)));
+        if let Some(queue) = stream_key(stream, default).and_then(|key| runtime.queue(key)) {
+            queue.query(&mut is_complete);
         }
     });
     match (code, real) {

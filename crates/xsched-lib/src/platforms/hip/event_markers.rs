@@ -59,7 +59,8 @@ fn unused_events() -> MutexGuard<'static, Vec<(usize, c_int, EventHandle)>> {
 /// created, and creating one may fail.
 pub(super) fn allocate_events(copy: usize, ordinal: c_int) -> Option<Vec<EventHandle>> {
     let fits = |unused: &mut (usize, c_int, EventHandle)| (unused.0, unused.1) == (copy, ordinal);
-    let reused: Vec<_> = unused_events().extract_if(.., fits).take(EVENTS_PER_BATCH).map(|(_, _, event)| event).collect();
+    let reused: Vec<_> =
+        unused_events().extract_if(.., fits).take(EVENTS_PER_BATCH).map(|(_, _, event)| event).collect();
     if !reused.is_empty() {
         return Some(reused);
     }

@@ -40,7 +40,7 @@ use crate::loader::{HookTable, LookupHook, SymbolName};
 use crate::platforms::Platform;
 use crate::queue_hooks::pass_gates;
 use crate::runtime::{Runtime, existing_runtime, runtime};
-use crate::tracked_queue::{ApiQueue, TrackedQueue};
+use crate::tracked_queue::ApiQueue;
 use event_markers::CAPTURES;
 use runtime_copies::Hook;
 use stream::{HipStream, StreamId, StreamKind};
@@ -301,10 +301,9 @@ fn launch(call: Call, stream: Stream, null: NullStream) -> Code {
                 return;
             }
             let Some(stream) = StreamId::resolve(copy, kind) else { return };
-            let is_known =
-                runtime.with(stream.key, |tracked| tracked.map(|tracked| tracked.launch(call)).is_some());
-            if !is_known && adopt(runtime, stream) {
-                runtime.with(stream.key, |tracked| tracked.map(|tracked| tracked.launch(call)));
+            let queue = runtime.queue_or_track(stream.key, || adopt(runtime, stream));
+            if let Some(path) = queue.as_ref().and_then(|queue| queue.launch_path()) {
+                path.launch(call);
             }
         },
     )
@@ -328,9 +327,7 @@ fn launch_all<T>(call: Call, list: *const T, count: c_uint, stream: fn(&T) -> St
             let mut streams: Vec<StreamId> = streams.collect();
             streams.sort_unstable_by_key(|stream| stream.key);
             streams.dedup_by_key(|stream| stream.key);
-            let queue = |stream: &StreamId| {
-                runtime.with(stream.key, |tracked| tracked.and_then(TrackedQueue::queue))
-            };
+            let queue = |stream: &StreamId| runtime.scheduled_queue(stream.key);
             let queues = streams.iter().filter_map(|stream| {
                 queue(stream).or_else(|| adopt(runtime, *stream).then(|| queue(stream)).flatten())
             });
@@ -346,7 +343,10 @@ fn synchronize(call: Call, stream: Stream, null: NullStream) -> Code {
     forward_once(real, |call| {
         let can_resolve = matches!(kind, StreamKind::Created(_)) || has_device(copy);
         if let Some(stream) = can_resolve.then(|| StreamId::resolve(copy, kind)).flatten() {
-            runtime.with(stream.key, |tracked| tracked.map(|tracked| tracked.synchronize(call)));
+            let queue = runtime.queue(stream.key);
+            if let Some(path) = queue.as_ref().and_then(|queue| queue.launch_path()) {
+                path.synchronized(call);
+            }
         }
     })
 }

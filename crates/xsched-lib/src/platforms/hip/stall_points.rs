@@ -73,7 +73,9 @@ pub(super) fn forget_word(copy: usize, ordinal: c_int) {
 /// The word of a device, or the reason why it has no stall points. For the runtime thread, on which the device is current.
 pub(super) fn find_word(copy: usize, ordinal: c_int) -> Result<&'static StallWord, String> {
     if std::env::var("GPU_STREAMOPS_CP_WAIT").as_deref() != Ok("1") {
-        return Err("a stream would wait with a spinning kernel (GPU_STREAMOPS_CP_WAIT=1 is not set)".to_owned());
+        return Err(
+            "a stream would wait with a spinning kernel (GPU_STREAMOPS_CP_WAIT=1 is not set)".to_owned()
+        );
     }
     if let Some((_, _, word)) = words().iter().find(|known| (known.0, known.1) == (copy, ordinal)) {
         return Ok(word);

@@ -246,8 +246,7 @@ impl VendorQueue for HipStream {
     }
 
     fn belongs_to(&self, device: usize) -> bool {
-        usize::try_from(self.ordinal)
-            .is_ok_and(|ordinal| runtime_copies::base(self.copy) + ordinal == device)
+        usize::try_from(self.ordinal).is_ok_and(|ordinal| runtime_copies::base(self.copy) + ordinal == device)
     }
 }
 
@@ -274,8 +273,7 @@ impl HwQueue for HipStream {
 
     fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError> {
         let is_reached = self.markers.wait(marker, timeout);
-        is_reached
-            .ok_or_else(|| self.preemption.error("waiting for a marker", "a stream is being captured"))
+        is_reached.ok_or_else(|| self.preemption.error("waiting for a marker", "a stream is being captured"))
     }
 
     fn synchronize(&self) -> Result<(), HalError> {

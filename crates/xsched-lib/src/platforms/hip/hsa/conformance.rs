@@ -133,7 +133,8 @@ impl Subject for Device {
 
     fn finished(&self, queue: &HsaQueue) -> u64 {
         // SAFETY: the signal is never destroyed.
-        u64::try_from(INITIAL_SIGNAL_VALUE - unsafe { (open().load)(self.handle_and_signal(queue).1) }).unwrap()
+        u64::try_from(INITIAL_SIGNAL_VALUE - unsafe { (open().load)(self.handle_and_signal(queue).1) })
+            .unwrap()
     }
 }
 
