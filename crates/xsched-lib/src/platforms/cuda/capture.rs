@@ -35,7 +35,7 @@ pub(crate) fn begin(real: impl FnOnce() -> Code) -> Code {
 
 /// Calls `real`, which ends a capture.
 pub(crate) fn end(real: impl FnOnce() -> Code) -> Code {
-    /// Error codes after which the capture goes on, or there was none: invalid value, invalid handle, illegal state,
+    /// Error codes after which the capture continues, or there was none: invalid value, invalid handle, illegal state,
     /// `CUDA_ERROR_STREAM_CAPTURE_UNMATCHED` and `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
     const CAPTURE_NOT_ENDED: [Code; 5] = [1, 400, 401, 903, 908];
     let code = real();

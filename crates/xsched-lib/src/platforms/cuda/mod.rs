@@ -102,7 +102,7 @@ hooks! {
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 const PER_THREAD_FUNCTIONS: u64 = 2;
-/// From this version on, `cuGetProcAddress` stands for `cuGetProcAddress_v2`.
+/// From this version on, `cuGetProcAddress` denotes `cuGetProcAddress_v2`.
 const CUDA_12: c_int = 12_000;
 
 /// Calls `real`, the driver's own look-up function. If the function it found has a hook, stores its address for the hook and
@@ -259,7 +259,7 @@ fn synchronize_device(real: impl FnOnce() -> Code) -> Code {
     })
 }
 
-/// The stream waits for another stream, and the event does not tell which. It therefore counts as waiting for every stream of
+/// The stream waits for another stream, and the event does not identify it. It therefore counts as waiting for every stream of
 /// the program: a stream that a running stream waits for must not be stopped.
 fn wait_for_event(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
     let code = real();
@@ -300,9 +300,8 @@ fn destroy(real: impl FnOnce() -> Code, stream: Stream) -> Code {
     code
 }
 
-/// For the C interface: the key of a stream, and a function that takes control of it. The context of a stream that is not a
-/// default stream need not be current.
-fn find(stream: Stream) -> Option<ApiQueue> {
+/// A stream that the program passes to the C interface. The context of a stream that is not a default stream need not be current.
+fn api_queue(stream: Stream) -> Option<ApiQueue> {
     if !LIBRARY.find_loaded("libcuda.so") {
         return None;
     }

@@ -51,6 +51,8 @@ struct Object {
     parent: u32,
     handle: u32,
     kind: Kind,
+    /// Of a compute channel group, once it was queried.
+    gpu: Option<DeviceId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +135,7 @@ fn record_allocation(fd: c_int, call: &CallArguments) {
         }
         _ => return,
     };
-    objects.push(Object { fd, client, parent, handle, kind });
+    objects.push(Object { fd, client, parent, handle, kind, gpu: None });
 }
 
 /// Whether a new channel group belongs to the compute engine. If the parameters do not name the engine, the first channel
@@ -213,8 +215,8 @@ impl Object {
         }
     }
 
-    /// The GPU that a channel group belongs to; none if the driver does not report it.
-    fn gpu(&self, objects: &[Self]) -> Option<DeviceId> {
+    /// Queries the GPU that a channel group belongs to; none if the driver does not report it.
+    fn query_gpu(&self, objects: &[Self]) -> Option<DeviceId> {
         let is_sibling = |other: &&Self| {
             other.kind == Kind::Subdevice && (other.client, other.parent) == (self.client, self.parent)
         };
@@ -242,6 +244,21 @@ pub(crate) fn pci_device(domain: u32, bus: u32, slot: u32) -> DeviceId {
     DeviceId::new(DeviceKind::Gpu, (domain << 16) | (bus << 8) | (slot << 3))
 }
 
+/// A copy of all objects. The GPU of a new channel group is queried once: later calls for one GPU must not wait for a control call on
+/// another. The list is not locked during the query.
+fn objects_with_gpus() -> Vec<Object> {
+    let mut copy = objects().clone();
+    let is_unknown = |object: &Object| object.kind == Kind::ComputeGroup && object.gpu.is_none();
+    for index in 0..copy.len() {
+        let group = copy[index];
+        if is_unknown(&group) && let Some(gpu) = group.query_gpu(&copy) {
+            copy[index].gpu = Some(gpu);
+            objects().iter_mut().filter(|object| **object == group).for_each(|object| object.gpu = Some(gpu));
+        }
+    }
+    copy
+}
+
 /// The compute channel groups of this process on one GPU, with their channels. A group whose GPU the driver does not report
 /// is included.
 pub(crate) struct ComputeChannels {
@@ -251,12 +268,12 @@ pub(crate) struct ComputeChannels {
 }
 
 impl ComputeChannels {
-    /// The channels that exist now. The list of objects is not locked during the control calls, which may block.
+    /// The channels that exist now.
     pub(crate) fn on(device: DeviceId) -> Self {
-        let objects = objects().clone();
+        let objects = objects_with_gpus();
         let mut found = Self { groups: Vec::new(), channels: Vec::new(), subdevices: Vec::new() };
         for group in objects.iter().filter(|object| object.kind == Kind::ComputeGroup) {
-            if group.gpu(&objects).is_some_and(|gpu| gpu != device) {
+            if group.gpu.is_some_and(|gpu| gpu != device) {
                 continue;
             }
             found.groups.push(*group);

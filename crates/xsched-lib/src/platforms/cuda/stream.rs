@@ -21,7 +21,7 @@ use crate::tracked_queue::VendorQueue;
 
 /// A stream of the program that is scheduled.
 pub(crate) struct CudaStream {
-    lease: RevocableHandle<Handle>,
+    handle: RevocableHandle<Handle>,
     context: usize,
     device: DeviceId,
     capabilities: Capabilities,
@@ -114,7 +114,7 @@ impl CudaStream {
             .with_interrupt(device::interrupt_support(device));
         report_level_once(&capabilities);
         Some(Self {
-            lease: RevocableHandle::new(Handle { stream, context }),
+            handle: RevocableHandle::new(Handle { stream, context }),
             context: context.addr(),
             device,
             capabilities,
@@ -137,8 +137,8 @@ impl CudaStream {
         let functions = vendor::CTX_PUSH.get().zip(vendor::CTX_POP.get());
         let (push, pop) =
             functions.ok_or_else(|| self.error(what, "the driver lacks the function".to_owned()))?;
-        let result = self.lease.with(|Handle { stream, context }| {
-            // SAFETY: while the lease is held the program cannot destroy the stream, and so not its context.
+        let result = self.handle.with(|Handle { stream, context }| {
+            // SAFETY: while the handle is held the program cannot destroy the stream, and so not its context.
             checked(unsafe { push(context) })?;
             let result = work(stream);
             let mut popped = std::ptr::null_mut();
@@ -155,7 +155,7 @@ impl CudaStream {
 
 impl VendorQueue for CudaStream {
     fn revoke(&self) {
-        self.lease.revoke();
+        self.handle.revoke();
     }
 
     fn belongs_to(&self, context: usize) -> bool {

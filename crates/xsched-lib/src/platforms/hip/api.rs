@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::find;
+use super::api_queue;
 #[cfg(test)]
 use crate::api::PlatformHeader;
 use crate::api::{HwQueueHandle, api, create_hw_queue};
@@ -12,7 +12,7 @@ type hipStream_t = *mut c_void;
 
 api! {
     /// Creates a handle for a HIP stream. The stream has to outlive the handle.
-    fn HipQueueCreate(hwq: *mut HwQueueHandle, stream: hipStream_t) = |hwq, stream| create_hw_queue(hwq, || find(stream));
+    fn HipQueueCreate(hwq: *mut HwQueueHandle, stream: hipStream_t) = |hwq, stream| create_hw_queue(hwq, || api_queue(stream));
 }
 
 /// The header.

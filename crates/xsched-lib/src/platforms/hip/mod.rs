@@ -390,7 +390,7 @@ fn end_capture(call: Call) -> Code {
 }
 
 /// A stream that the program passes to the C interface.
-fn find(stream: Stream) -> Option<ApiQueue> {
+fn api_queue(stream: Stream) -> Option<ApiQueue> {
     let kind = stream_kind(stream, Legacy);
     let stream = StreamId::resolve(copy_of(kind)?, kind)?;
     Some(ApiQueue::new(stream.key, move || HipStream::new(stream)))

@@ -49,8 +49,8 @@ impl<F: core::marker::Copy> Function<F> {
 }
 
 macro_rules! functions {
-    ( $( fn $name:ident($($kind:ty),*) = $ours:ident; )* ) => { $(
-        pub(super) static $ours: Function<unsafe extern "C" fn($($kind),*) -> Code> =
+    ( $( fn $name:ident($($kind:ty),*) = $function:ident; )* ) => { $(
+        pub(super) static $function: Function<unsafe extern "C" fn($($kind),*) -> Code> =
             // SAFETY: the list has the types of the vendor's header.
             unsafe { Function::new(crate::hooks::c_name(concat!(stringify!($name), "\0"))) };
     )* };

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::find;
+use super::api_queue;
 #[cfg(test)]
 use crate::api::PlatformHeader;
 use crate::api::{HwQueueHandle, api, create_hw_queue};
@@ -12,7 +12,7 @@ type cl_command_queue = *mut c_void;
 
 api! {
     /// Creates a handle for an OpenCL command queue. The queue has to outlive the handle.
-    fn OclQueueCreate(hwq: *mut HwQueueHandle, cmdq: cl_command_queue) = |hwq, cmdq| create_hw_queue(hwq, || find(cmdq));
+    fn OclQueueCreate(hwq: *mut HwQueueHandle, cmdq: cl_command_queue) = |hwq, cmdq| create_hw_queue(hwq, || api_queue(cmdq));
 }
 
 /// The header.

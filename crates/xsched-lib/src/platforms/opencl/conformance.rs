@@ -1,5 +1,5 @@
-//! The suite that every backend passes, on the first OpenCL device of this machine. A command is a function of the
-//! test's own that sleeps and counts.
+//! The conformance suite of the core, on the first OpenCL device of this machine. A command is a native kernel that sleeps and then
+//! increments a counter.
 
 use std::collections::HashMap;
 use std::ffi::{c_uint, c_void};
@@ -11,12 +11,13 @@ use std::time::Duration;
 use xsched_core::conformance::Subject;
 use xsched_core::{HwQueue as _, Nanos};
 
-use super::hardware::{OpenCl, take};
+use super::queue::{OpenCl, new_queue};
 use super::vendor::{Code, Event, Handle, OUT_OF_ORDER, Queue};
 use crate::event_queue::EventQueue;
 use crate::hooks::functions;
 
 const SUCCESS: Code = 0;
+/// `CL_QUEUE_PROFILING_ENABLE`.
 const PROFILED: u64 = 2;
 
 functions! {
@@ -31,7 +32,7 @@ functions! {
 
 type Work = unsafe extern "C" fn(*mut Command);
 
-/// What a command is told. The vendor copies it.
+/// The arguments of a command. The vendor copies them.
 #[repr(C)]
 pub(crate) struct Command {
     length: Duration,
@@ -39,14 +40,14 @@ pub(crate) struct Command {
 }
 
 unsafe extern "C" fn work(command: *mut Command) {
-    // SAFETY: the vendor passes its copy of what it was given; what that points at is never freed.
+    // SAFETY: the vendor passes its copy of the arguments; the counter is never freed.
     let Command { length, finished } = unsafe { command.read() };
     std::thread::sleep(length);
     // SAFETY: as above.
     unsafe { (*finished).fetch_add(1, Ordering::SeqCst) };
 }
 
-/// A device, and for each queue, by where it lies, its handle and how many commands have finished.
+/// A device, and its queues by address: each queue's handle, and its count of finished commands.
 struct Device {
     handle: Handle,
     context: Handle,
@@ -55,20 +56,20 @@ struct Device {
 }
 
 impl Device {
-    /// None if there is nothing to test on, which is said.
+    /// None, with a message, if the machine has no OpenCL.
     fn open(properties: u64) -> Option<Self> {
-        // PoCL's devices are not there yet for a second thread that asks at the same time.
+        // Serialized, because PoCL returns no devices to a second thread while the first initializes it.
         static OPENING: Mutex<()> = Mutex::new(());
-        let _one_at_a_time = OPENING.lock().unwrap();
-        // SAFETY: the library's own beginning is all that runs; nothing of the test's process is in its way.
+        let _opening = OPENING.lock().unwrap();
+        // SAFETY: loading runs the library's constructors only.
         let library = unsafe { libc::dlopen(c"libOpenCL.so.1".as_ptr(), libc::RTLD_NOW) };
         let hook = &super::LIBRARY.hooks()[0];
         if !library.is_null() {
-            // SAFETY: the handle is good, and the name a C string.
+            // SAFETY: the handle is valid, and the name is a C string.
             hook.install(unsafe { crate::loader::real_dlsym()(library, hook.name.as_ptr()) });
         }
         let (mut platform, mut device, mut code) = (Handle::NONE, Handle::NONE, SUCCESS);
-        // SAFETY: places for one handle each, and handles that were just answered.
+        // SAFETY: each variable has room for a handle, and the handles were just returned.
         let context = unsafe {
             let platforms = PLATFORMS.get().map(|ask| ask(1, &raw mut platform, null_mut()));
             if platforms != Some(SUCCESS) {
@@ -87,7 +88,7 @@ impl Device {
         Some(Self { handle, context, properties, queues: Mutex::default() })
     }
 
-    fn known(&self, queue: &EventQueue<OpenCl>) -> (Handle, &'static AtomicU64) {
+    fn handle_and_count(&self, queue: &EventQueue<OpenCl>) -> (Handle, &'static AtomicU64) {
         self.queues.lock().unwrap()[&std::ptr::from_ref(queue).addr()]
     }
 }
@@ -98,19 +99,19 @@ impl Subject for Device {
     fn queue(&self) -> Arc<Self::Queue> {
         let mut code = SUCCESS;
         let make = QUEUE.get().unwrap();
-        // SAFETY: a context and its device, and a place for the code.
+        // SAFETY: a context and its device; `code` has room for the result.
         let queue = unsafe { make(self.context, self.handle, self.properties, &raw mut code) };
         assert_eq!(code, SUCCESS);
-        let hw = Arc::new(take(queue).expect("a queue that was just made"));
-        let known = (queue, &*Box::leak(Box::default()));
-        self.queues.lock().unwrap().insert(Arc::as_ptr(&hw).addr(), known);
+        let hw = Arc::new(new_queue(queue).expect("the queue was just created"));
+        let state = (queue, &*Box::leak(Box::default()));
+        self.queues.lock().unwrap().insert(Arc::as_ptr(&hw).addr(), state);
         hw
     }
 
     fn launch(&self, queue: &Self::Queue, length: Duration) {
-        let (queue, finished) = self.known(queue);
+        let (queue, finished) = self.handle_and_count(queue);
         let command = Command { length, finished };
-        // SAFETY: a queue that is never released; the vendor copies the command, which is as large as is said.
+        // SAFETY: the queue is never released; the vendor copies the command, whose size is passed.
         let code = unsafe {
             WORK.get().unwrap()(
                 queue,
@@ -129,27 +130,27 @@ impl Subject for Device {
     }
 
     fn finished(&self, queue: &Self::Queue) -> u64 {
-        self.known(queue).1.load(Ordering::SeqCst)
+        self.handle_and_count(queue).1.load(Ordering::SeqCst)
     }
 }
 
 #[test]
-fn a_profiled_queue_tells_when_a_marker_was_done() {
+fn profiled_queue_reports_when_a_marker_completed() {
     const LENGTH: Nanos = Nanos::from_millis(100);
-    // The two clocks are not one, and this thread may be kept from looking at either: by less than this.
-    const SLACK: Nanos = Nanos::from_millis(50);
+    // The tolerance for two different clocks, and for this thread being descheduled between reading them.
+    const TOLERANCE: Nanos = Nanos::from_millis(50);
     let Some(device) = Device::open(PROFILED) else { return };
     let queue = device.queue();
     let before = Nanos::now();
     device.launch(&queue, LENGTH.into());
     queue.mark().unwrap();
-    // Looked at much later than it was done.
+    // The progress is read long after the marker completed.
     queue.synchronize().unwrap();
     std::thread::sleep(LENGTH.into());
-    let looked_at = Nanos::now();
-    let at = queue.progress().at.expect("it has profiling");
-    assert!(at + SLACK >= before + LENGTH, "before it can have been done");
-    assert!(at + SLACK <= looked_at, "when it was looked at, not when it was done");
+    let read_at = Nanos::now();
+    let at = queue.progress().at.expect("the queue has profiling");
+    assert!(at + TOLERANCE >= before + LENGTH, "reported before it can have completed");
+    assert!(at + TOLERANCE <= read_at, "reported the time of the read");
 
     let plain = Device::open(0).unwrap();
     let queue = plain.queue();

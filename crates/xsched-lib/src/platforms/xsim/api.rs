@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::find;
+use super::api_queue;
 #[cfg(test)]
 use crate::api::PlatformHeader;
 use crate::api::{HwQueueHandle, api, create_hw_queue};
@@ -12,7 +12,7 @@ type xsim_queue_t = *mut c_void;
 
 api! {
     /// Creates a handle for a queue of the simulated device. The queue has to outlive the handle.
-    fn XsimQueueCreate(hwq: *mut HwQueueHandle, queue: xsim_queue_t) = |hwq, queue| create_hw_queue(hwq, || find(queue));
+    fn XsimQueueCreate(hwq: *mut HwQueueHandle, queue: xsim_queue_t) = |hwq, queue| create_hw_queue(hwq, || api_queue(queue));
 }
 
 /// The header.

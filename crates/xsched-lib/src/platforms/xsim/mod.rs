@@ -1,7 +1,7 @@
-//! The simulated device's platform: `libxsim.so`.
+//! The platform of the simulated device: `libxsim.so`. The smallest platform, and a template for others.
 
 mod api;
-mod hardware;
+mod queue;
 mod vendor;
 
 use std::ffi::c_void;
@@ -10,7 +10,7 @@ use crate::hooks::hooks;
 use crate::platforms::Platform;
 use crate::queue_hooks;
 use crate::tracked_queue::ApiQueue;
-use hardware::XsimQueue;
+use queue::XsimQueue;
 use vendor::{Code, Device, Queue};
 
 /// The platform, for the registry.
@@ -27,28 +27,28 @@ hooks! {
     names begin with "xsim_";
     unless found answer vendor::UNKNOWN;
 
-    /// Every new queue is put under control.
+    /// Tracks every new queue.
     fn xsim_queue_create(device: Device, queue: *mut Queue) -> Code = create;
-    /// A queue that is destroyed is forgotten first.
+    /// Untracks a queue before it is destroyed.
     fn xsim_queue_destroy(queue: Queue) -> Code = queue_hooks::release_queue;
-    /// A launch waits at the gate until it may go.
+    /// A launch passes the gate first.
     fn xsim_launch(queue: Queue, length_ns: u64) -> Code
         = |real, queue: Queue, _| queue_hooks::launch_and_track(real, queue.addr(), || XsimQueue::new(queue));
-    /// When it returns, the queue may have become idle.
+    /// The queue is idle when it returns, unless another thread has launched meanwhile.
     fn xsim_synchronize(queue: Queue) -> Code = queue_hooks::synchronize;
 }
 
 fn create(real: impl FnOnce() -> Code, _device: Device, queue: *mut Queue) -> Code {
     let code = real();
     if code == vendor::SUCCESS {
-        // SAFETY: the vendor has just written the handle there.
+        // SAFETY: the vendor's function has just written the handle there.
         let queue = unsafe { *queue };
         queue_hooks::queue_created(queue, || XsimQueue::new(queue));
     }
     code
 }
 
-/// For the C interface: what a queue is known by, and how to take control of it.
-fn find(queue: *mut c_void) -> Option<ApiQueue> {
+/// A queue that the program passes to the C interface.
+fn api_queue(queue: *mut c_void) -> Option<ApiQueue> {
     ApiQueue::from_handle(&LIBRARY, "libxsim.so", queue, XsimQueue::new)
 }

@@ -1,4 +1,4 @@
-//! The vendor's functions, as `xsim.h` has them.
+//! The functions and types of `xsim.h`.
 
 use xsched_interpose::Handle;
 

@@ -86,16 +86,16 @@ impl<F: Copy> Slot<F> {
 }
 
 macro_rules! slots {
-    ( $( [$number:literal] $ours:ident: fn($($kind:ty),*) $(-> $answer:ty)? $(= $hook:path)?; )* ) => {
+    ( $( [$number:literal] $function:ident: fn($($kind:ty),*) $(-> $result:ty)? $(= $hook:path)?; )* ) => {
         $(
-            pub(super) static $ours: Slot<unsafe extern "C" fn($($kind),*) $(-> $answer)?> =
+            pub(super) static $function: Slot<unsafe extern "C" fn($($kind),*) $(-> $result)?> =
                 // SAFETY: the list has the types of the vendor's header.
                 unsafe { Slot::new($number) };
         )*
 
         /// For each function: its slot, the variable for the real function, and its hook, or null.
         fn all() -> impl Iterator<Item = (usize, &'static AtomicPtr<c_void>, *mut c_void)> {
-            [$( ($ours.number, &$ours.found, slots!(@hook $($hook)?)) ),*].into_iter()
+            [$( ($function.number, &$function.found, slots!(@hook $($hook)?)) ),*].into_iter()
         }
     };
     (@hook) => { ptr::null_mut() };
@@ -122,7 +122,7 @@ const VERSION_BYTES: usize = 16;
 const MAX_TABLE_BYTES: u32 = 1 << 16;
 
 /// Stores the real functions and puts the hooks in their slots. Returns false if the table is not as expected, or if it belongs to a
-/// second runtime in the process: a hook could not tell which runtime a call is for.
+/// second runtime in the process: a hook could not determine which runtime a call is for.
 ///
 /// # Safety
 /// `tables` is null or a runtime's list of tables, which the runtime permits to be changed during this call.

@@ -1,4 +1,4 @@
-//! A queue of the simulated device, through its vendor's functions.
+//! A queue of the simulated device as a hardware queue of the core.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -12,24 +12,23 @@ use super::vendor::{self, Code, Queue};
 use crate::loader::Function;
 use crate::tracked_queue::VendorQueue;
 
-/// How long the vendor's handle is used without a pause: who destroys the queue waits no longer.
-const SLICE: Nanos = Nanos::from_millis(50);
+/// The longest wait with the vendor's handle in use. A thread that destroys the queue blocks no longer than this.
+const MAX_HANDLE_USE: Nanos = Nanos::from_millis(50);
 
-/// See the head of this file.
+/// A queue of the program that is scheduled.
 pub(crate) struct XsimQueue {
-    lease: RevocableHandle<Queue>,
+    handle: RevocableHandle<Queue>,
     device: DeviceId,
     capabilities: Capabilities,
-    /// How far it was when it was last asked.
+    /// The progress when it was last read.
     reached: Mutex<Progress>,
 }
 
 impl XsimQueue {
-    /// None if the vendor does not know the queue, or cannot be asked.
+    /// None if the vendor rejects the queue.
     pub(crate) fn new(queue: Queue) -> Option<Self> {
         let (mut device, mut costs) = (0, [0; 4]);
-        // SAFETY: the types are those of `xsim.h`; both places are large enough. A queue the program made up is as
-        // invalid to us as to the function it was given to.
+        // SAFETY: the types are those of `xsim.h`; both variables have room for the results. The vendor rejects an invalid queue.
         let known = unsafe {
             vendor::DEVICE.get()?(queue, &raw mut device) == vendor::SUCCESS
                 && vendor::LEVELS.get()?(queue, costs.as_mut_ptr()) == vendor::SUCCESS
@@ -37,37 +36,37 @@ impl XsimQueue {
         let device = known.then_some(DeviceId(device))?;
         let name = format!("simulated device {device}");
         let cost = |preempt, restore| match (preempt, restore) {
-            (u64::MAX, _) => Err("it was made without".to_owned()),
+            (u64::MAX, _) => Err("the simulated device was configured without it".to_owned()),
             (preempt, restore) => Ok(LevelCost { preempt: Nanos(preempt), restore: Nanos(restore) }),
         };
         let capabilities = Capabilities::block_only(name, "")
             .with_deactivate(cost(costs[0], costs[1]))
             .with_interrupt(cost(costs[2], costs[3]));
-        let lease = RevocableHandle::new(queue);
-        Some(Self { lease, device, capabilities, reached: Mutex::default() })
+        let handle = RevocableHandle::new(queue);
+        Some(Self { handle, device, capabilities, reached: Mutex::default() })
     }
 
-    /// Calls a function of the vendor's. `work` gets it and the queue.
+    /// Runs `work` with a function of the vendor and the queue.
     fn call<F: Copy>(
         &self,
         what: &'static str,
         function: &Function<F>,
         work: impl FnOnce(F, Queue) -> Code,
     ) -> Result<Code, HalError> {
-        let failed =
+        let error =
             |why: String| HalError::Driver { device: self.capabilities.device().to_owned(), what, why };
-        let function = function.get().ok_or_else(|| failed("the library lacks it".to_owned()))?;
-        match self.lease.with(|queue| work(function, queue)) {
-            None => Err(failed("the queue was destroyed".to_owned())),
+        let function = function.get().ok_or_else(|| error("the library lacks the function".to_owned()))?;
+        match self.handle.with(|queue| work(function, queue)) {
+            None => Err(error("the queue was destroyed".to_owned())),
             Some(code @ (vendor::SUCCESS | vendor::NOT_READY)) => Ok(code),
-            Some(code) => Err(failed(format!("error {code}"))),
+            Some(code) => Err(error(format!("error {code}"))),
         }
     }
 }
 
 impl VendorQueue for XsimQueue {
     fn revoke(&self) {
-        self.lease.revoke();
+        self.handle.revoke();
     }
 }
 
@@ -82,7 +81,7 @@ impl HwQueue for XsimQueue {
 
     fn mark(&self) -> Result<Marker, HalError> {
         let mut marker = 0;
-        // SAFETY: the lease makes sure that the queue exists; `marker` has room for a number.
+        // SAFETY: `call` makes sure that the queue exists; `marker` has room for a number.
         self.call("placing a marker", &vendor::MARK, |mark, queue| unsafe { mark(queue, &raw mut marker) })?;
         Ok(marker)
     }
@@ -90,11 +89,11 @@ impl HwQueue for XsimQueue {
     fn progress(&self) -> Progress {
         let (mut marker, mut at) = (0, 0);
         // SAFETY: as in `mark`, for two numbers.
-        let told = self.call("asking how far the queue is", &vendor::PROGRESS, |progress, queue| unsafe {
+        let result = self.call("reading the progress", &vendor::PROGRESS, |progress, queue| unsafe {
             progress(queue, &raw mut marker, &raw mut at)
         });
         let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_ok() && marker > reached.marker {
+        if result.is_ok() && marker > reached.marker {
             *reached = Progress { marker, at: Some(Nanos(at)) };
         }
         *reached
@@ -112,7 +111,7 @@ impl HwQueue for XsimQueue {
             }
             self.call("waiting for a marker", &vendor::WAIT, |wait, queue| {
                 // SAFETY: as in `mark`.
-                unsafe { wait(queue, marker, left.min(SLICE).0) }
+                unsafe { wait(queue, marker, left.min(MAX_HANDLE_USE).0) }
             })?;
         }
     }
@@ -126,7 +125,7 @@ impl HwQueue for XsimQueue {
     fn preempt(&self, level: Level) -> Result<(), HalError> {
         self.capabilities.negotiate(LevelRequest::Exactly(level))?;
         // SAFETY: as in `mark`.
-        self.call("stopping a queue", &vendor::PREEMPT, |preempt, queue| unsafe {
+        self.call("preempting a queue", &vendor::PREEMPT, |preempt, queue| unsafe {
             preempt(queue, level.number().into())
         })
         .map(drop)
