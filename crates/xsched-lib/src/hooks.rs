@@ -4,8 +4,8 @@
 ///
 /// ```text
 /// hooks! {
-///     names begin with "xsim_";
-///     unless found answer vendor::UNKNOWN;
+///     prefix "xsim_";
+///     if missing return vendor::UNKNOWN;
 ///     fn xsim_launch(queue: Queue, length_ns: u64) -> Code = launch;
 /// }
 /// ```
@@ -19,8 +19,8 @@
 /// Makes `LIBRARY` of them, for the loader's look-up function, and for [`functions`].
 macro_rules! hooks {
     (
-        names begin with $prefix:literal;
-        unless found answer $missing:expr;
+        prefix $prefix:literal;
+        if missing return $missing:expr;
         $( $(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) -> $answer:ty = $around:expr; )*
     ) => {
         $(
@@ -76,13 +76,13 @@ pub(crate) use hooks;
 ///
 /// ```text
 /// functions! {
-///     of super::LIBRARY;
+///     library super::LIBRARY;
 ///     fn xsim_queue_mark(Queue, *mut u64) -> Code = MARK;
 /// }
 /// ```
 macro_rules! functions {
     (
-        of $library:path;
+        library $library:path;
         $( fn $name:ident($($kind:ty),*) -> $answer:ty = $ours:ident; )*
     ) => { $(
         pub(crate) static $ours: crate::loader::Function<unsafe extern "C" fn($($kind),*) -> $answer> =

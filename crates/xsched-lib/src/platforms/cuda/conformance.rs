@@ -18,7 +18,7 @@ use crate::hooks::functions;
 use crate::platforms::test_support::{ExclusiveDevice, build_standins, target_directory};
 
 functions! {
-    of super::LIBRARY;
+    library super::LIBRARY;
 
     fn cuInit(c_uint) -> Code = INIT;
     fn cuDevicePrimaryCtxRetain(*mut Context, c_int) -> Code = RETAIN_CONTEXT;

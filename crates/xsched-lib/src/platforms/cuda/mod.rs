@@ -47,8 +47,8 @@ pub(crate) static PLATFORM: Platform = Platform {
 };
 
 hooks! {
-    names begin with "cu";
-    unless found answer vendor::NOT_INITIALIZED;
+    prefix "cu";
+    if missing return vendor::NOT_INITIALIZED;
 
     fn cuLaunchKernel(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void, extra: *mut c_void) -> Code
         = |real, _, _, _, _, _, _, _, _, stream, _, _| launch(real, stream, LEGACY);

@@ -24,7 +24,7 @@ pub(crate) fn checked(code: Code) -> Result<(), Code> {
 }
 
 functions! {
-    of super::LIBRARY;
+    library super::LIBRARY;
 
     fn cuCtxGetCurrent(*mut Context) -> Code = CTX_GET_CURRENT;
     fn cuCtxPushCurrent_v2(Context) -> Code = CTX_PUSH;

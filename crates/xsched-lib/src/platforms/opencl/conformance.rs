@@ -21,7 +21,7 @@ const SUCCESS: Code = 0;
 const PROFILED: u64 = 2;
 
 functions! {
-    of super::LIBRARY;
+    library super::LIBRARY;
 
     fn clGetPlatformIDs(c_uint, *mut Handle, *mut c_uint) -> Code = PLATFORMS;
     fn clGetDeviceIDs(Handle, u64, c_uint, *mut Handle, *mut c_uint) -> Code = DEVICES;

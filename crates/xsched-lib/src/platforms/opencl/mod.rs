@@ -51,8 +51,8 @@ macro_rules! opencl {
         commands that may block { $( fn $block:ident($($b:ident: $bt:ty),*; $($c:ident: $ct:ty),*); )* }
         $($rest:tt)*
     ) => { hooks! {
-        names begin with "cl";
-        unless found answer vendor::INVALID_OPERATION;
+        prefix "cl";
+        if missing return vendor::INVALID_OPERATION;
         $( fn $command(queue: Queue, $($a: $at,)* count: c_uint, list: Events, event: *mut Event) -> Code
             = |real, queue, $(_: $at,)* count, list, _: *mut Event| enqueue(real, queue, 0, count, list); )*
         $( fn $block(queue: Queue, $($b: $bt,)* blocking: Bool, $($c: $ct,)* count: c_uint, list: Events, event: *mut Event) -> Code

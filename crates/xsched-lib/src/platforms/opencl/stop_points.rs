@@ -17,7 +17,7 @@ use crate::hooks::{call, functions};
 use crate::info_query::{InfoQuery, Text};
 
 functions! {
-    of super::LIBRARY;
+    library super::LIBRARY;
 
     fn clGetPlatformInfo(Handle, c_uint, usize, *mut c_void, *mut usize) -> Code = OF_PLATFORM;
     fn clEnqueueBarrierWithWaitList(Queue, c_uint, *const Event, *mut Event) -> Code = BARRIER;

@@ -22,7 +22,7 @@ pub(crate) const CPU: u64 = 2;
 pub(crate) const GPU: u64 = 4;
 
 functions! {
-    of super::LIBRARY;
+    library super::LIBRARY;
 
     fn clGetCommandQueueInfo(Queue, c_uint, usize, *mut c_void, *mut usize) -> Code = OF_QUEUE;
     fn clGetEventInfo(Event, c_uint, usize, *mut c_void, *mut usize) -> Code = OF_EVENT;

@@ -24,8 +24,8 @@ pub(crate) static PLATFORM: Platform = Platform {
 };
 
 hooks! {
-    names begin with "xsim_";
-    unless found answer vendor::UNKNOWN;
+    prefix "xsim_";
+    if missing return vendor::UNKNOWN;
 
     /// Tracks every new queue.
     fn xsim_queue_create(device: Device, queue: *mut Queue) -> Code = create;

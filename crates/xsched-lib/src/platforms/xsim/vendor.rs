@@ -16,7 +16,7 @@ pub(crate) const NOT_READY: Code = 2;
 pub(crate) const UNKNOWN: Code = 999;
 
 functions! {
-    of super::LIBRARY;
+    library super::LIBRARY;
 
     fn xsim_queue_device(Queue, *mut u64) -> Code = DEVICE;
     fn xsim_queue_levels(Queue, *mut u64) -> Code = LEVELS;
