@@ -146,13 +146,13 @@ impl<'a> Program<'a> {
         let mut passed = vec![device_fd];
         let page = scheduler.map(|_| Page::create()).transpose()?;
         if let (Some(scheduler), Some(page)) = (scheduler, &page) {
-            let (page_fd, bell_fd) = (
+            let (page_fd, notifier_fd) = (
                 inheritable(page.fd().context("a page without a descriptor")?)?,
                 inheritable(scheduler.notifier().as_fd())?,
             );
             arg("--page-fd", page_fd.as_raw_fd().to_string());
-            arg("--notifier-fd", bell_fd.as_raw_fd().to_string());
-            passed.extend([page_fd, bell_fd]);
+            arg("--notifier-fd", notifier_fd.as_raw_fd().to_string());
+            passed.extend([page_fd, notifier_fd]);
         }
         let child = command
             .stdin(Stdio::null())

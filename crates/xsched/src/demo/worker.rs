@@ -22,10 +22,10 @@ pub(crate) struct Args {
     #[arg(long)]
     pub device_fd: RawFd,
     /// Descriptors of the scheduler's page and notifier; without them the program runs unscheduled.
-    #[arg(long, requires = "bell_fd")]
+    #[arg(long, requires = "notifier_fd")]
     pub page_fd: Option<RawFd>,
     #[arg(long)]
-    pub bell_fd: Option<RawFd>,
+    pub notifier_fd: Option<RawFd>,
     #[arg(long)]
     pub level: LevelRequest,
     /// Commands launched before each synchronisation.
@@ -67,7 +67,7 @@ impl Launcher {
     fn open(args: &Args) -> anyhow::Result<Self> {
         let device = SimDevice::from_fd(passed(args.device_fd)).context("no device")?;
         let hw = Arc::new(device.queue()?);
-        let scheduled = match (args.page_fd, args.bell_fd) {
+        let scheduled = match (args.page_fd, args.notifier_fd) {
             (Some(page), Some(notifier)) => {
                 let client = Client::new(Page::attach(&passed(page))?, Notifier::attach(passed(notifier)));
                 Some((client.join(Arc::clone(&hw) as _, args.level)?, client))
