@@ -1,12 +1,13 @@
-"""make install and uninstall, and the Debian package, each into a directory of its own.
+"""Tests `make install`, `make uninstall` and the Debian package, each in a directory of its own.
 
-Uses what cargo built: BUILT names the directory.
+Uses the build products in the directory BUILT.
 """
 
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -20,10 +21,10 @@ LINKS = ["preempt", "halcuda", "halhip", "halopencl", "shimcuda", "shimhip", "sh
 
 
 def files(directory):
-    """Everything below a directory, links and empty directories included."""
+    """Every path below a directory, including links and empty directories."""
     found = set()
-    for place, directories, names in os.walk(directory):
-        found |= {os.path.relpath(os.path.join(place, name), directory) for name in directories + names}
+    for parent, directories, names in os.walk(directory):
+        found |= {os.path.relpath(os.path.join(parent, name), directory) for name in directories + names}
     return found
 
 
@@ -34,27 +35,27 @@ class Installed(unittest.TestCase):
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("XSCHED_", "MAKE", "DESTDIR"))}
         self.environment.update(XSCHED_SOCKET=os.path.join(self.root, "socket"), PROFILE=os.path.basename(BUILT),
                                 CARGO_TARGET_DIR=os.path.dirname(BUILT))
-        # Else `xsched run` would start one that outlives the test.
+        # Without it `xsched run` would start a service that outlives the test.
         service = subprocess.Popen([os.path.join(BUILT, "xsched"), "serve", "--quiet"], env=self.environment)
         self.addCleanup(service.wait)
         self.addCleanup(service.kill)
         while not os.path.exists(self.environment["XSCHED_SOCKET"]):
-            self.assertIsNone(service.poll(), "the service has ended")
+            self.assertIsNone(service.poll(), "the service has exited")
             time.sleep(0.01)
 
-    def must(self, *command, **more):
+    def run_checked(self, *command, **more):
         done = subprocess.run(command, cwd=ROOT, env=self.environment, text=True, capture_output=True, **more)
         self.assertEqual(done.returncode, 0, f"{command}\n{done.stdout}\n{done.stderr}")
         return done.stdout
 
     def check_layout(self, prefix, man=".1"):
-        """What every kind of installation has below its prefix."""
+        """Checks what every kind of installation has below its prefix."""
         xsched = os.path.join(prefix, "bin/xsched")
-        self.assertIn("xsched ", self.must(xsched, "--version"))
+        self.assertIn("xsched ", self.run_checked(xsched, "--version"))
         for name in ("xserver", "xcli"):
             self.assertIn("xsched", os.readlink(os.path.join(prefix, "bin", name)))
-            self.assertIn(f"Usage: {name}", self.must(os.path.join(prefix, "bin", name), "--help"))
-        # As the loader and the linker look for it: the file of a version, and links that stay when another comes.
+            self.assertIn(f"Usage: {name}", self.run_checked(os.path.join(prefix, "bin", name), "--help"))
+        # The loader and the linker use links, which stay when the versioned file changes.
         major = VERSION.split(".")[0]
         library = os.path.join(prefix, "lib/libxsched.so")
         self.assertEqual(os.readlink(library), f"libxsched.so.{major}")
@@ -71,22 +72,23 @@ class Installed(unittest.TestCase):
             self.assertTrue(os.path.isfile(os.path.join(prefix, path)), path)
         for header in subprocess.run(["find", "include", "-name", "*.h"], cwd=ROOT, text=True, capture_output=True).stdout.split():
             self.assertTrue(os.path.isfile(os.path.join(prefix, header)), header)
-        # The program finds its library where it was put.
-        preloaded = self.must(xsched, "run", "--", "sh", "-c", "echo $LD_PRELOAD").strip()
+        self.run_checked(sys.executable, "scripts/check_docs.py", "--installed", os.path.join(prefix, "share/doc/xsched"))
+        # The program finds its library in the prefix.
+        preloaded = self.run_checked(xsched, "run", "--", "sh", "-c", "echo $LD_PRELOAD").strip()
         self.assertEqual(preloaded, os.path.join(os.path.realpath(prefix), "lib/libxsched.so"))
-        # The shell understands the completions, and they know the commands.
+        # The shell can load the completions, and they offer the commands.
         script = os.path.join(prefix, "share/bash-completion/completions/xsched")
-        offered = self.must("bash", "-c", f'. "{script}"; COMP_WORDS=(xsched p); COMP_CWORD=1; _xsched xsched p xsched; '
+        offered = self.run_checked("bash", "-c", f'. "{script}"; COMP_WORDS=(xsched p); COMP_CWORD=1; _xsched xsched p xsched; '
                             'echo "${COMPREPLY[@]}"').split()
         self.assertEqual(offered, ["ps", "policy"])
 
-    def test_make_installs_and_removes_all(self):
+    def test_make_uninstall_removes_every_installed_file(self):
         prefix = os.path.join(self.root, "prefix")
         os.makedirs(os.path.join(prefix, "lib/pkgconfig"))
         with open(os.path.join(prefix, "lib/other.so"), "w") as other:
-            other.write("somebody else's")
+            other.write("a file of another package")
         before = files(prefix)
-        self.must("make", "install", f"PREFIX={prefix}")
+        self.run_checked("make", "install", f"PREFIX={prefix}")
         self.check_layout(prefix)
         self.assertTrue(os.path.isfile(os.path.join(prefix, "share/zsh/site-functions/_xsched")))
         with open(os.path.join(prefix, "lib/systemd/system/xsched.service")) as unit:
@@ -97,21 +99,21 @@ class Installed(unittest.TestCase):
                 unit = f"{prefix}/lib/systemd/{kind}/{name}.service"
                 done = subprocess.run(["systemd-analyze", "verify", "--man=no", f"--{kind}", unit], env=self.environment,
                                       text=True, capture_output=True)
-                # It has something to say about the machine's own units too.
+                # It may also report problems of the machine's own units.
                 self.assertNotIn(f"{name}.service", done.stderr)
         if shutil.which("pkg-config"):
             self.environment["PKG_CONFIG_PATH"] = os.path.join(prefix, "lib/pkgconfig")
-            flags = self.must("pkg-config", "--cflags", "--libs", "xsched").split()
+            flags = self.run_checked("pkg-config", "--cflags", "--libs", "xsched").split()
             self.assertEqual(flags, [f"-I{prefix}/include", f"-L{prefix}/lib", "-lxsched"])
             self.check_program(flags, prefix)
         installed = files(prefix)
-        self.must("make", "install", f"PREFIX={prefix}")
-        self.assertEqual(files(prefix), installed, "twice is as good as once")
-        self.must("make", "uninstall", f"PREFIX={prefix}")
+        self.run_checked("make", "install", f"PREFIX={prefix}")
+        self.assertEqual(files(prefix), installed, "a second installation changes nothing")
+        self.run_checked("make", "uninstall", f"PREFIX={prefix}")
         self.assertEqual(files(prefix), before)
 
     def check_program(self, flags, prefix):
-        """A program of C is built and linked with what was installed, by both names of the library."""
+        """Builds a C program with the installed files, with both names of the library."""
         source = os.path.join(self.root, "program.c")
         with open(source, "w") as file:
             if os.path.exists(os.path.join(prefix, "include/xsched/xsched.h")):
@@ -119,10 +121,10 @@ class Installed(unittest.TestCase):
             file.write("int main(void) { return 0; }\n")
         program = os.path.join(self.root, "program")
         for library in (flags, flags[:-1] + ["-Wl,--no-as-needed", "-lpreempt", "-lhalcuda"]):
-            self.must(os.environ.get("CC", "cc"), source, "-o", program, "-Wl,--no-as-needed", *library,
+            self.run_checked(os.environ.get("CC", "cc"), source, "-o", program, "-Wl,--no-as-needed", *library,
                       f"-Wl,-rpath,{prefix}/lib")
-            self.must(program)
-            # Whatever it was linked by, and though another copy is preloaded, one copy is in the process.
+            self.run_checked(program)
+            # The process contains one copy of the library, even if another copy is preloaded.
             copy = os.path.join(self.root, "elsewhere", "libxsched.so")
             os.makedirs(os.path.dirname(copy), exist_ok=True)
             shutil.copy(os.path.join(prefix, "lib/libxsched.so"), copy)
@@ -130,7 +132,7 @@ class Installed(unittest.TestCase):
                                    text=True, capture_output=True).stdout
             self.assertEqual([line.split()[0] for line in lists.splitlines() if "xsched" in line], [copy])
 
-    def test_make_says_what_is_missing(self):
+    def test_make_install_names_missing_files(self):
         self.environment["CARGO_TARGET_DIR"] = self.root
         done = subprocess.run(["make", "install", f"PREFIX={self.root}/prefix"], cwd=ROOT, env=self.environment, text=True,
                               capture_output=True)
@@ -138,11 +140,11 @@ class Installed(unittest.TestCase):
         self.assertIn("is missing: run `make` first", done.stderr)
         self.assertFalse(os.path.exists(f"{self.root}/prefix"))
 
-    def test_the_debian_package_is_installed_and_removed(self):
+    def test_debian_package_can_be_installed_and_purged(self):
         if not shutil.which("dpkg-deb"):
             self.skipTest("dpkg is not installed")
         self.environment.update(OUT=os.path.join(self.root, "out"), COMPRESSION="gzip")
-        self.must("packaging/deb")
+        self.run_checked("packaging/deb")
         (package,) = os.listdir(self.environment["OUT"])
         package = os.path.join(self.environment["OUT"], package)
         system = os.path.join(self.root, "system")
@@ -150,16 +152,16 @@ class Installed(unittest.TestCase):
         os.makedirs(os.path.join(system, "var/lib/dpkg/updates"))
         for name in ("status", "available"):
             open(os.path.join(system, "var/lib/dpkg", name), "w").close()
-        # A system of its own: nothing of this one is touched, and the C library is this one's.
+        # A separate dpkg database and root: this system is not changed.
         dpkg = ["dpkg", f"--root={system}", "--force-script-chrootless", "--force-not-root", "--force-depends",
                 "--force-bad-path", f"--log={self.root}/log"]
-        self.must(*dpkg, "-i", package)
+        self.run_checked(*dpkg, "-i", package)
         self.check_layout(os.path.join(system, "usr"), man=".1.gz")
-        self.assertIn("install ok installed", self.must(*dpkg, "-s", "xsched"))
+        self.assertIn("install ok installed", self.run_checked(*dpkg, "-s", "xsched"))
         self.assertTrue(os.path.isfile(os.path.join(system, "usr/share/zsh/vendor-completions/_xsched")))
         with open(os.path.join(system, "usr/lib/systemd/system/xsched.service")) as unit:
             self.assertIn("ExecStart=/usr/bin/xsched serve", unit.read())
-        self.must(*dpkg, "--purge", "xsched")
+        self.run_checked(*dpkg, "--purge", "xsched")
         left = {path for path in files(system) if not path.startswith("var")}
         self.assertEqual(left, set())
 

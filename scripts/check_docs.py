@@ -1,8 +1,9 @@
-"""Checks the Markdown of this repository: every link leads somewhere, the book's index is whole, every environment
-variable is explained, the error messages people search for are still the ones the program prints, and lines of code that
-a page counts are as many as it says.
+#!/usr/bin/env python3
+"""Checks the Markdown pages: links resolve, the index of docs/ is complete, every environment variable is described, the
+error messages in docs/troubleshooting.md are ones that the program prints, and counts of lines of code are correct.
 
     python3 scripts/check_docs.py
+    python3 scripts/check_docs.py --installed DIRECTORY     only the links of pages below an installation's directory
 """
 
 import fnmatch
@@ -11,23 +12,23 @@ import re
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# What the sources name and only tests set, and beginnings of names.
-NO_VARIABLE = re.compile(r"XSCHED_(?:AUTO_XQUEUE_|SIM_DIE_HOLDING_THE_LOCK|STANDIN_\w+|WRITE_\w+)$")
+# Variables that only tests set, and prefixes of names.
+UNDOCUMENTED = re.compile(r"XSCHED_(?:AUTO_XQUEUE_|SIM_DIE_HOLDING_THE_LOCK|STANDIN_\w+|WRITE_\w+)$")
 
 
 def files(*patterns):
-    """The files of this repository that fit a pattern, without what was built."""
+    """The files of this repository that match a pattern, without build products."""
     found = []
-    for place, directories, names in os.walk(ROOT):
-        here = os.path.relpath(place, ROOT)
+    for parent, directories, names in os.walk(ROOT):
+        here = os.path.relpath(parent, ROOT)
         directories[:] = sorted(name for name in directories if not name.startswith((".", "target", "__")))
         paths = [os.path.normpath(os.path.join(here, name)) for name in sorted(names)]
         found += [path for path in paths if any(fnmatch.fnmatch(path, pattern) for pattern in patterns)]
     return found
 
 
-def read(path):
-    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+def read(path, root=ROOT):
+    with open(os.path.join(root, path), encoding="utf-8") as file:
         return file.read()
 
 
@@ -36,7 +37,7 @@ def without_code(text):
 
 
 def anchors(text):
-    """The names that headings have on the usual web sites."""
+    """The anchors that web sites generate for headings."""
     names = set()
     for heading in re.findall(r"^#+ +(.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE):
         name = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
@@ -44,21 +45,33 @@ def anchors(text):
     return names
 
 
-def links(path):
-    """Links of a page that lead nowhere."""
-    for target in re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", without_code(read(path))):
+def links(path, root=ROOT):
+    """Links of a page whose file or heading does not exist below the root."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(read(path, root))):
         if re.match(r"[a-z]+:", target):
             continue
         file, _, anchor = target.partition("#")
         to = os.path.normpath(os.path.join(os.path.dirname(path), file)) if file else path
-        if not os.path.exists(os.path.join(ROOT, to)):
-            yield f"{path}: {target} leads nowhere"
-        elif anchor and to.endswith(".md") and anchor not in anchors(read(to)):
+        if to.startswith("..") or not os.path.exists(os.path.join(root, to)):
+            yield f"{path}: the target of the link {target} does not exist"
+        elif anchor and to.endswith(".md") and anchor not in anchors(read(to, root)):
             yield f"{path}: {to} has no heading #{anchor}"
 
 
+def check_installed(directory):
+    """Checks the links of the pages of an installation."""
+    pages = [os.path.relpath(os.path.join(parent, name), directory) for parent, _, names in os.walk(directory)
+             for name in sorted(names) if name.endswith(".md")]
+    broken = [line for path in pages for line in links(path, directory)]
+    for line in broken:
+        print(line)
+    if broken or not pages:
+        sys.exit(f"{len(broken)} broken links in {len(pages)} pages below {directory}")
+    print(f"{len(pages)} pages below {directory}: every link resolves")
+
+
 def index():
-    """Pages of the book that its index does not name."""
+    """Pages of docs/ that the index does not name."""
     book = read("docs/README.md")
     for page in files("docs/*.md"):
         name = os.path.relpath(page, "docs")
@@ -67,19 +80,19 @@ def index():
 
 
 def variables():
-    """Environment variables of the sources that no page explains."""
+    """Environment variables in the sources that docs/environment.md does not describe."""
     page = read("docs/environment.md")
     named = set()
     for source in files("crates/*/src/*.rs", "python/xsched/*.py"):
         named |= set(re.findall(r'"(XSCHED_[A-Z0-9_]+|XLOG_[A-Z]+)"', read(source)))
     for name in sorted(named):
-        if not NO_VARIABLE.match(name) and f"`{name}`" not in page:
-            yield f"docs/environment.md: says nothing about {name}"
+        if not UNDOCUMENTED.match(name) and f"`{name}`" not in page:
+            yield f"docs/environment.md: does not describe {name}"
 
 
 def messages():
-    """Error messages that the program does not print."""
-    # As one line without what depends on the case, so that a message is found however its source is broken up.
+    """Error messages in docs/troubleshooting.md that the program does not print."""
+    # Continued strings are joined, so that a message is found however its source is wrapped.
     sources = "\n".join(read(path) for path in files("crates/*/src/*.rs", "python/src/*.rs", "python/xsched/*.py"))
     sources = re.sub(r"\\\n\s*", "", sources)
     bold = re.findall(r"\*\*(.+?)\*\*", read("docs/troubleshooting.md"))
@@ -91,7 +104,7 @@ def messages():
             words = re.sub(r"\b\d+\b|XQueueCreate|`|libxsched\.so", "\0", part)
             for piece in (piece.strip(" .:,()") for piece in words.split("\0")):
                 if len(piece) > 3 and piece not in sources:
-                    yield f"docs/troubleshooting.md: no source says “{piece}” (of “{message}”)"
+                    yield f"docs/troubleshooting.md: no source contains “{piece}” (of “{message}”)"
 
 
 def lines_of_code(path):
@@ -101,30 +114,33 @@ def lines_of_code(path):
 
 
 def counts():
-    """Lines that the page about platforms counts otherwise. A row without a file is the sum of those above it."""
+    """Wrong line counts on the page about platforms. A row without a file is the sum of the rows above it."""
     page, sources, above = "docs/adding-a-platform.md", "crates/xsched-lib/src", []
     rows = re.findall(r"^\| (.+?) \| (\d+) \|", read(page), re.MULTILINE)
     if not rows:
-        yield f"{page}: counts nothing"
-    for what, told in rows:
+        yield f"{page}: has no line counts"
+    for what, count in rows:
         file = re.fullmatch(r"`([\w/]+\.rs)`", what)
         if file and not os.path.exists(os.path.join(ROOT, sources, file[1])):
             yield f"{page}: there is no {file[1]}"
             continue
         lines = lines_of_code(f"{sources}/{file[1]}") if file else sum(above)
         above = [*above, lines] if file else []
-        if lines != int(told):
-            yield f"{page}: {what} has {lines} lines, not {told}"
+        if lines != int(count):
+            yield f"{page}: {what} has {lines} lines, not {count}"
 
 
 def main():
+    if sys.argv[1:2] == ["--installed"]:
+        return check_installed(sys.argv[2])
     found = [line for path in files("*.md") for line in links(path)]
     found += [*index(), *variables(), *messages(), *counts()]
     for line in found:
         print(line)
     if found:
         sys.exit(f"{len(found)} mistakes in the documentation")
-    print(f"{len(files('*.md'))} pages: every link leads somewhere")
+    print(f"{len(files('*.md'))} pages: every link resolves")
+    return None
 
 
 if __name__ == "__main__":
