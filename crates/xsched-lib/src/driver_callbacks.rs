@@ -1,7 +1,7 @@
-//! The program's own functions that a vendor's thread calls.
+//! Functions of the program that a thread of the vendor's driver calls.
 //!
-//! The thread may be the one that runs the device's commands, as it is in `PoCL`. A launch from there must not be held:
-//! the queue could not come to where it is let go again.
+//! In some implementations, such as `PoCL`, that thread runs the commands of the device. A launch from it must not be held: the
+//! queue could not reach the point at which it is resumed.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -9,48 +9,49 @@ use std::ffi::c_void;
 use xsched_interpose::outside_hooks;
 
 thread_local! {
-    /// Within a function that the vendor calls for the program.
-    static CALLED: Cell<bool> = const { Cell::new(false) };
+    /// The thread is inside a function that the driver called.
+    static IS_IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread may be held.
+/// Whether the calling thread may be held at a gate.
 pub(crate) fn may_block() -> bool {
-    CALLED.try_with(|called| !called.get()).unwrap_or(false)
+    IS_IN_CALLBACK.try_with(|is_in_callback| !is_in_callback.get()).unwrap_or(false)
 }
 
-/// Called with a handle, a status, and what the program gave along.
+/// The program's function, which receives a handle, a status, and the program's pointer.
 pub(crate) type Callback = unsafe extern "C" fn(*mut c_void, i32, *mut c_void);
 
-/// What the program wants called, and with what.
-struct Wanted {
+/// The program's function and its pointer.
+struct ProgramCallback {
     callback: Callback,
     data: *mut c_void,
 }
 
-/// Has `ask` ask the vendor to call a function of ours, once, which calls the program's. `ask` answers with the vendor's
-/// code, which is 0 if it will; where there is nobody to ask, or nothing to call, `real` passes on what the program wants.
+/// Registers a callback that calls the program's one. `register` registers it with the vendor and returns the vendor's code,
+/// 0 if it was accepted, or none if the vendor's function is unknown. In that case, or if the program passed no callback,
+/// `real` registers what the program passed.
 pub(crate) fn wrap(
     real: impl FnOnce() -> i32,
     callback: Option<Callback>,
     data: *mut c_void,
-    ask: impl FnOnce(Callback, *mut c_void) -> Option<i32>,
+    register: impl FnOnce(Callback, *mut c_void) -> Option<i32>,
 ) -> i32 {
     let Some(callback) = callback else { return real() };
-    let wanted = Box::into_raw(Box::new(Wanted { callback, data }));
-    // It may be called at once, on this thread.
-    let code = outside_hooks(|| ask(call, wanted.cast()));
+    let wrapped = Box::into_raw(Box::new(ProgramCallback { callback, data }));
+    // The vendor may call it at once, on this thread.
+    let code = outside_hooks(|| register(call_program, wrapped.cast()));
     if code != Some(0) {
-        // SAFETY: made above; the vendor refused it.
-        drop(unsafe { Box::from_raw(wanted) });
+        // SAFETY: allocated above; the vendor did not accept it.
+        drop(unsafe { Box::from_raw(wrapped) });
     }
     code.unwrap_or_else(real)
 }
 
-unsafe extern "C" fn call(handle: *mut c_void, status: i32, wanted: *mut c_void) {
-    // SAFETY: made in `wrap`; the vendor calls this once for each time it was asked to.
-    let Wanted { callback, data } = *unsafe { Box::from_raw(wanted.cast::<Wanted>()) };
-    let before = CALLED.try_with(|called| called.replace(true));
-    // SAFETY: as the program wanted it. It is C's, and does not unwind.
+unsafe extern "C" fn call_program(handle: *mut c_void, status: i32, wrapped: *mut c_void) {
+    // SAFETY: allocated in `wrap`; the vendor calls this once for each registration.
+    let ProgramCallback { callback, data } = *unsafe { Box::from_raw(wrapped.cast::<ProgramCallback>()) };
+    let before = IS_IN_CALLBACK.try_with(|is_in_callback| is_in_callback.replace(true));
+    // SAFETY: the arguments that the program registered the function for. It is a C function and does not unwind.
     unsafe { callback(handle, status, data) };
-    let _ = before.and_then(|before| CALLED.try_with(|called| called.set(before)));
+    let _ = before.and_then(|before| IS_IN_CALLBACK.try_with(|is_in_callback| is_in_callback.set(before)));
 }

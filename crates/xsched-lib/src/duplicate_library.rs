@@ -1,5 +1,5 @@
-//! Whether another copy of this library is in the process: then the one that was loaded first does the work, and the others
-//! do nothing, or every launch would be scheduled twice.
+//! Several copies of this library in one process, such as a preloaded one and one that a package brings along. The copy that
+//! was loaded first schedules, and the other copies only forward; otherwise every launch would be scheduled twice.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -8,9 +8,9 @@ use xsched_ipc::report::{Severity, report};
 
 use crate::loader::elf;
 
-/// By this, copies find each other: a C string of this length.
+/// The symbol by which copies find each other: the version as a C string.
 #[unsafe(no_mangle)]
-#[allow(non_upper_case_globals, reason = "a name of C's")]
+#[allow(non_upper_case_globals, reason = "a C symbol")]
 pub(crate) static xsched_library_version: [u8; VERSION.len()] = {
     let mut version = [0; VERSION.len()];
     let mut n = 0;
@@ -22,53 +22,53 @@ pub(crate) static xsched_library_version: [u8; VERSION.len()] = {
 };
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
-/// The name of the mark above.
-pub(crate) const MARK: &CStr = c"xsched_library_version";
+/// The name of the symbol above.
+pub(crate) const VERSION_SYMBOL: &CStr = c"xsched_library_version";
 
 const UNKNOWN: u8 = 0;
-const FIRST: u8 = 1;
-const SPARE: u8 = 2;
-static STANDING: AtomicU8 = AtomicU8::new(UNKNOWN);
+const ACTIVE: u8 = 1;
+const INACTIVE: u8 = 2;
+static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// Whether another copy was loaded before this one. What comes later never comes before, so it is looked up once. As the
-/// loader's hooks need it: no lock, no allocation.
+/// Whether another copy was loaded before this one. The order of loading does not change, so it is determined once. The `dlsym`
+/// hook calls it: it takes no lock and allocates nothing.
 #[inline]
 pub(crate) fn is_inactive_duplicate() -> bool {
-    match STANDING.load(Ordering::Relaxed) {
-        UNKNOWN => find_out(),
-        known => known == SPARE,
+    match STATE.load(Ordering::Relaxed) {
+        UNKNOWN => determine_state(),
+        known => known == INACTIVE,
     }
 }
 
 #[cold]
-fn find_out() -> bool {
-    let spare = elf::data_elsewhere(MARK).is_some_and(|(_, before_us)| before_us);
-    STANDING.store(if spare { SPARE } else { FIRST }, Ordering::Relaxed);
-    spare
+fn determine_state() -> bool {
+    let is_inactive = elf::data_elsewhere(VERSION_SYMBOL).is_some_and(|(_, before_us)| before_us);
+    STATE.store(if is_inactive { INACTIVE } else { ACTIVE }, Ordering::Relaxed);
+    is_inactive
 }
 
-/// Says that another copy is there, if one is, and that it does nothing. For the one that works.
+/// Reports an inactive copy, if there is one. The active copy calls it.
 pub(crate) fn report_duplicate() {
-    let Some((mark, _)) = elf::data_elsewhere(MARK) else { return };
+    let Some((symbol, _)) = elf::data_elsewhere(VERSION_SYMBOL) else { return };
     // SAFETY: every copy has a C string there.
-    let version = unsafe { CStr::from_ptr(mark.cast::<c_char>()) }.to_string_lossy();
-    let (other, own) = (file_of(mark), file_of((&raw const STANDING).cast()));
+    let version = unsafe { CStr::from_ptr(symbol.cast::<c_char>()) }.to_string_lossy();
+    let (other, own) = (file_of(symbol), file_of((&raw const STATE).cast()));
     report(
         Severity::Warning,
         format_args!(
-            "{other} (version {version}) does nothing: {own} is in this process too, and came first"
+            "{other} (version {version}) is inactive: {own} was loaded into this process before it; remove one of them"
         ),
     );
 }
 
-/// The file that an address of a library was loaded from.
+/// The file of the library that contains an address.
 fn file_of(address: *const c_void) -> String {
-    // SAFETY: all zero is a valid value of this plain struct of addresses.
-    let mut whose: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: the place is large enough; the address may be any.
-    if unsafe { libc::dladdr(address, &raw mut whose) } == 0 || whose.dli_fname.is_null() {
+    // SAFETY: all zeros is a valid value of this plain struct of addresses.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` is writable; `dladdr` accepts any address.
+    if unsafe { libc::dladdr(address, &raw mut info) } == 0 || info.dli_fname.is_null() {
         return "libxsched.so".to_owned();
     }
-    // SAFETY: the loader keeps a C string there for a library that is loaded.
-    unsafe { CStr::from_ptr(whose.dli_fname) }.to_string_lossy().into_owned()
+    // SAFETY: the loader's C string for a loaded library.
+    unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy().into_owned()
 }

@@ -1,5 +1,6 @@
-//! A hardware queue of level 1 whose markers are events of the vendor's, asked one after the other whether they are done.
-//! What a platform adds is [`Vendor`], and [`StopPoints`] where it has level 2.
+//! A hardware queue whose markers are events of the vendor that can be queried.
+//!
+//! A platform implements [`EventApi`] for level 1, and [`StopPoints`] for level 2.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -13,143 +14,141 @@ use xsched_interpose::{Handle, RevocableHandle};
 use crate::event_wait_lists;
 use crate::tracked_queue::VendorQueue;
 
-/// What is a vendor's own about queues and events. Errors are in the vendor's words.
+/// The vendor's functions for events. Errors are described in the vendor's terms.
 pub(crate) trait EventApi: 'static {
-    /// Puts an event on a queue, behind these events, or behind everything launched so far if there are none, and has the
-    /// device know of it.
-    fn mark(queue: Handle, behind: &[Handle]) -> Result<Handle, String>;
+    /// Records a new event behind everything launched on the queue, and submits it to the device.
+    fn record(queue: Handle) -> Result<Handle, String>;
 
-    /// Whether an event is done. Never waits.
-    fn is_done(event: Handle) -> bool;
+    /// Whether an event has completed. Never waits.
+    fn is_complete(event: Handle) -> bool;
 
-    /// How long after it was placed an event of ours was done, where the device tells.
-    fn took(event: Handle) -> Option<Nanos> {
+    /// How long after it was recorded an event completed, if the device measures it.
+    fn duration(event: Handle) -> Option<Nanos> {
         let _ = event;
         None
     }
 
-    /// The queue that an event is on; none if it is for the program to complete.
-    fn queue_of(event: Handle) -> Handle;
-
-    /// Gives back an event of ours.
+    /// Releases an event.
     fn release(event: Handle);
 
-    /// Dependencies until everything launched on the queue so far is done.
+    /// Waits until everything launched on the queue has completed.
     fn synchronize(queue: Handle) -> Result<(), String>;
 }
 
-/// An event of ours, given back when it is dropped.
-pub(crate) struct Event<V: EventApi> {
+/// A recorded event, which is released when it is dropped.
+pub(crate) struct Event<A: EventApi> {
     handle: Handle,
-    placed: Nanos,
-    vendor: PhantomData<fn() -> V>,
+    recorded_at: Nanos,
+    api: PhantomData<fn() -> A>,
 }
 
-impl<V: EventApi> Event<V> {
-    /// See [`EventApi::mark`].
-    pub(crate) fn place(queue: Handle, behind: &[Handle]) -> Result<Self, String> {
-        let placed = Nanos::now();
-        Ok(Self { handle: V::mark(queue, behind)?, placed, vendor: PhantomData })
+impl<A: EventApi> Event<A> {
+    /// The event that `record` records.
+    pub(crate) fn record(record: impl FnOnce() -> Result<Handle, String>) -> Result<Self, String> {
+        let recorded_at = Nanos::now();
+        Ok(Self { handle: record()?, recorded_at, api: PhantomData })
     }
 
-    pub(crate) fn is_done(&self) -> bool {
-        V::is_done(self.handle)
+    pub(crate) fn is_complete(&self) -> bool {
+        A::is_complete(self.handle)
     }
 }
 
-impl<V: EventApi> Drop for Event<V> {
+impl<A: EventApi> Drop for Event<A> {
     fn drop(&mut self) {
-        V::release(self.handle);
+        A::release(self.handle);
     }
 }
 
-/// Where a queue can be stopped: level 2.
+/// The stop points of a queue: level 2.
 pub(crate) trait StopPoints: Send + Sync {
-    /// Puts one behind an event that was just placed.
+    /// Places a stop point behind an event that was just recorded.
     fn place(&self, queue: Handle, event: Handle);
 
-    /// Stops the queue at the next one it comes to, until [`StopPoints::go`].
+    /// Stalls the queue at the next stop point, until [`StopPoints::resume`].
     fn stop(&self);
 
-    /// Lets it run on.
-    fn go(&self);
+    /// Resumes the queue.
+    fn resume(&self);
 
-    /// Whether it has anything to do. If not, it stands nowhere.
+    /// Whether the queue has work. A queue without work does not stall.
     fn set_has_work(&self, has_work: bool);
 }
 
 /// See the head of this file.
-pub(crate) struct EventQueue<V: EventApi> {
-    lease: RevocableHandle<Handle>,
+pub(crate) struct EventQueue<A: EventApi> {
+    queue: RevocableHandle<Handle>,
     key: usize,
     device: DeviceId,
     capabilities: Capabilities,
-    marks: Mutex<Marks<V>>,
-    stops: Option<Arc<dyn StopPoints>>,
+    markers: Mutex<Markers<A>>,
+    stop_points: Option<Arc<dyn StopPoints>>,
 }
 
-struct Marks<V: EventApi> {
-    placed: VecDeque<(Marker, Event<V>)>,
+struct Markers<A: EventApi> {
+    pending: VecDeque<(Marker, Event<A>)>,
     last: Marker,
-    reached: Progress,
+    completed: Progress,
 }
 
-impl<V: EventApi> EventQueue<V> {
-    /// A queue of this device, called so in messages, which says why it has no more than level 1.
-    pub(crate) fn new(queue: Handle, device: DeviceId, name: String, no_more: &str) -> Self {
-        let marks = Mutex::new(Marks { placed: VecDeque::new(), last: 0, reached: Progress::default() });
-        let capabilities = Capabilities::block_only(name, no_more);
+impl<A: EventApi> EventQueue<A> {
+    /// A queue of a device, which error messages name. `no_interrupt` is the reason why it lacks level 3, and level 2 unless
+    /// stop points are added.
+    pub(crate) fn new(queue: Handle, device: DeviceId, name: String, no_interrupt: &str) -> Self {
+        let markers =
+            Mutex::new(Markers { pending: VecDeque::new(), last: 0, completed: Progress::default() });
+        let capabilities = Capabilities::block_only(name, no_interrupt);
         Self {
-            lease: RevocableHandle::new(queue),
+            queue: RevocableHandle::new(queue),
             key: queue.addr(),
             device,
             capabilities,
-            marks,
-            stops: None,
+            markers,
+            stop_points: None,
         }
     }
 
-    /// The same queue with level 2, or with a reason of its own for lacking it.
-    pub(crate) fn with_stops(self, stops: Result<Arc<dyn StopPoints>, String>) -> Self {
-        let level_2 = stops.as_ref().map(|_| LevelCost::default()).map_err(Clone::clone);
-        Self { stops: stops.ok(), capabilities: self.capabilities.with_deactivate(level_2), ..self }
+    /// The same queue with level 2, or with the reason why it lacks level 2.
+    pub(crate) fn with_stop_points(self, stop_points: Result<Arc<dyn StopPoints>, String>) -> Self {
+        let cost = stop_points.as_ref().map(|_| LevelCost::default()).map_err(Clone::clone);
+        Self { stop_points: stop_points.ok(), capabilities: self.capabilities.with_deactivate(cost), ..self }
     }
 
-    fn marks(&self) -> MutexGuard<'_, Marks<V>> {
-        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn markers(&self) -> MutexGuard<'_, Markers<A>> {
+        self.markers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the queue, as long as the program has it.
+    /// Calls `work` with the queue, unless the program has released it.
     fn with<R>(
         &self,
         what: &'static str,
         work: impl FnOnce(Handle) -> Result<R, String>,
     ) -> Result<R, HalError> {
-        let done = self.lease.with(work).unwrap_or_else(|| Err("the queue was released".to_owned()));
+        let done = self.queue.with(work).unwrap_or_else(|| Err("the queue was released".to_owned()));
         done.map_err(|why| HalError::Driver { device: self.capabilities.device().to_owned(), what, why })
     }
 
-    fn go(&self) {
-        if let Some(stops) = &self.stops {
-            stops.go();
+    fn resume(&self) {
+        if let Some(stop_points) = &self.stop_points {
+            stop_points.resume();
         }
     }
 }
 
-impl<V: EventApi> VendorQueue for EventQueue<V> {
+impl<A: EventApi> VendorQueue for EventQueue<A> {
     fn revoke(&self) {
-        self.lease.revoke();
-        let mut marks = self.marks();
-        // Events keep the queue and its context alive, which the program wants gone.
-        marks.placed.clear();
-        marks.reached = Progress { marker: Marker::MAX, at: None };
-        drop(marks);
-        self.go();
-        event_wait_lists::forget(self.key);
+        self.queue.revoke();
+        let mut markers = self.markers();
+        // Events keep the queue and its context alive, which the program is destroying.
+        markers.pending.clear();
+        markers.completed = Progress { marker: Marker::MAX, at: None };
+        drop(markers);
+        self.resume();
+        event_wait_lists::forget_queue(self.key);
     }
 }
 
-impl<V: EventApi> HwQueue for EventQueue<V> {
+impl<A: EventApi> HwQueue for EventQueue<A> {
     fn device(&self) -> DeviceId {
         self.device
     }
@@ -159,63 +158,65 @@ impl<V: EventApi> HwQueue for EventQueue<V> {
     }
 
     fn mark(&self) -> Result<Marker, HalError> {
-        // Held while the event is placed, so that events lie on the device in the order they have here.
-        let mut marks = self.marks();
+        // Held while the event is recorded, so that the numbers have the order of the events on the device.
+        let mut markers = self.markers();
         let event = self.with("placing a marker", |queue| {
-            let event = Event::place(queue, &[])?;
-            if let Some(stops) = &self.stops {
-                stops.place(queue, event.handle);
+            let event = Event::record(|| A::record(queue))?;
+            if let Some(stop_points) = &self.stop_points {
+                stop_points.place(queue, event.handle);
             }
             Ok(event)
         })?;
-        marks.last += 1;
-        let marker = marks.last;
-        marks.placed.push_back((marker, event));
+        markers.last += 1;
+        let marker = markers.last;
+        markers.pending.push_back((marker, event));
         Ok(marker)
     }
 
     fn progress(&self) -> Progress {
-        let mut marks = self.marks();
-        while let Some((marker, event)) = marks.placed.pop_front() {
-            if !event.is_done() {
-                marks.placed.push_front((marker, event));
+        let mut markers = self.markers();
+        while let Some((marker, event)) = markers.pending.pop_front() {
+            if !event.is_complete() {
+                markers.pending.push_front((marker, event));
                 break;
             }
-            let at = V::took(event.handle).map(|took| event.placed + took);
-            marks.reached = Progress { marker, at };
+            let at = A::duration(event.handle).map(|duration| event.recorded_at + duration);
+            markers.completed = Progress { marker, at };
         }
-        marks.reached
+        markers.completed
     }
 
     fn check_waitable(&self) -> Result<(), HalError> {
         self.with("waiting for a marker", |queue| {
-            let stuck = event_wait_lists::for_program(queue.addr());
-            if stuck { Err("the queue waits for the program".to_owned()) } else { Ok(()) }
+            if event_wait_lists::waits_for_program(queue.addr()) {
+                return Err("the queue waits for an event that the program completes".to_owned());
+            }
+            Ok(())
         })
     }
 
     fn synchronize(&self) -> Result<(), HalError> {
-        self.with("synchronizing", V::synchronize)
+        self.with("synchronizing", A::synchronize)
     }
 
     fn preempt(&self, level: Level) -> Result<(), HalError> {
-        // Level 1 is the gate's alone.
+        // The gate alone enforces level 1.
         if self.capabilities.negotiate(LevelRequest::Exactly(level))? > Level::Block
-            && let Some(stops) = &self.stops
+            && let Some(stop_points) = &self.stop_points
         {
-            stops.stop();
+            stop_points.stop();
         }
         Ok(())
     }
 
     fn restore(&self) -> Result<(), HalError> {
-        self.go();
+        self.resume();
         Ok(())
     }
 
     fn set_has_work(&self, has_work: bool) {
-        if let Some(stops) = &self.stops {
-            stops.set_has_work(has_work);
+        if let Some(stop_points) = &self.stop_points {
+            stop_points.set_has_work(has_work);
         }
     }
 }

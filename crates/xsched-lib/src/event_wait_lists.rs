@@ -1,8 +1,9 @@
-//! What queues wait for, where that is said by lists of events.
+//! Dependencies between queues, for vendors whose commands take lists of events to wait for.
 //!
-//! An event exists once its command is launched, and what is launched runs to its end at level 1: so no queue is stuck
-//! behind another that is held. But an event may be the program's own to complete. Whoever waits behind such an event
-//! may wait for any thread of the program: it must neither be waited for itself, nor may the threads be held for it.
+//! An event exists once its command is launched, and at level 1 a launched command runs to completion: a queue is never stuck
+//! behind a held queue. But the program itself can be the one that completes an event. A queue that waits for such an
+//! event may wait for any thread of the program. No thread may block on that queue, and no thread of the program may be held
+//! on its account.
 
 use std::ffi::c_uint;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,19 +13,28 @@ use xsched_interpose::{Handle, run_isolated};
 use crate::event_queue::{Event, EventApi};
 use crate::runtime::runtime;
 
-/// Queues on which something waits for the program, each with whether that is over.
-static STUCK: Mutex<Vec<Stuck>> = Mutex::new(Vec::new());
+/// The vendor's functions for events that commands wait for.
+pub(crate) trait WaitListApi: EventApi {
+    /// Records a new event that completes after these events, and submits it to the device.
+    fn record_after(queue: Handle, events: &[Handle]) -> Result<Handle, String>;
 
-struct Stuck {
-    queue: usize,
+    /// The queue of an event; null if the program completes the event.
+    fn queue_of(event: Handle) -> Handle;
+}
+
+/// The queues with work that waits for the program.
+static BLOCKED: Mutex<Vec<BlockedQueue>> = Mutex::new(Vec::new());
+
+struct BlockedQueue {
+    key: usize,
     is_over: Box<dyn Fn() -> bool + Send>,
 }
 
-/// A command is about to be launched that waits for a list of events.
+/// Records the dependencies of a command that is about to be launched and waits for a list of events.
 ///
 /// # Safety
-/// The list is as long as is said, or null.
-pub(crate) unsafe fn record_dependencies<V: EventApi>(queue: Handle, count: c_uint, list: *const Handle) {
+/// The list has `count` elements, or is null.
+pub(crate) unsafe fn record_dependencies<A: WaitListApi>(queue: Handle, count: c_uint, list: *const Handle) {
     // SAFETY: the caller vouches for the list.
     let events = unsafe { from_c_list(count, list) };
     if events.is_empty() {
@@ -32,28 +42,29 @@ pub(crate) unsafe fn record_dependencies<V: EventApi>(queue: Handle, count: c_ui
     }
     run_isolated(|| {
         let Some(runtime) = runtime().filter(|runtime| runtime.is_tracked(queue.addr())) else { return };
-        let mut program = false;
-        for event in events.iter().filter(|event| !V::is_done(**event)) {
-            let holder = V::queue_of(*event);
+        let mut waits_for_the_program = false;
+        for event in events.iter().filter(|event| !A::is_complete(**event)) {
+            let holder = A::queue_of(*event);
             if holder.is_none() {
-                program = true;
+                waits_for_the_program = true;
             } else if holder != queue {
-                program |= for_program(holder.addr());
+                waits_for_the_program |= waits_for_program(holder.addr());
                 runtime.depends_on(queue.addr(), holder.addr());
             }
         }
-        if program && let Ok(event) = Event::<V>::place(queue, events) {
-            stuck().push(Stuck { queue: queue.addr(), is_over: Box::new(move || event.is_done()) });
+        if waits_for_the_program && let Ok(event) = Event::<A>::record(|| A::record_after(queue, events)) {
+            let is_over = Box::new(move || event.is_complete());
+            blocked().push(BlockedQueue { key: queue.addr(), is_over });
             runtime.depends_on_any(queue.addr());
         }
     });
 }
 
-/// `real` waits for a list of events, whose queues may have become idle when it returns.
+/// Calls `real`, which waits for a list of events. Their queues may be idle when it returns.
 ///
 /// # Safety
-/// As for [`note`].
-pub(crate) unsafe fn wait_for_events<V: EventApi>(
+/// As for [`record_dependencies`].
+pub(crate) unsafe fn wait_for_events<A: WaitListApi>(
     real: impl FnOnce() -> i32,
     count: c_uint,
     list: *const Handle,
@@ -62,13 +73,13 @@ pub(crate) unsafe fn wait_for_events<V: EventApi>(
     if code == 0 {
         run_isolated(|| {
             let Some(runtime) = runtime() else { return };
-            let mut looked_at = Handle::NONE;
-            // SAFETY: the caller vouches for the list. It has the events, for it has just waited for them.
+            let mut polled = Handle::NONE;
+            // SAFETY: the caller vouches for the list. The events exist, because the program has just waited for them.
             for event in unsafe { from_c_list(count, list) } {
-                let queue = V::queue_of(*event);
-                if queue != looked_at {
+                let queue = A::queue_of(*event);
+                if queue != polled {
                     runtime.poll_idle(queue.addr());
-                    looked_at = queue;
+                    polled = queue;
                 }
             }
         });
@@ -76,38 +87,38 @@ pub(crate) unsafe fn wait_for_events<V: EventApi>(
     code
 }
 
-/// Whether something on this queue waits for the program.
-pub(crate) fn for_program(queue: usize) -> bool {
-    let mut stuck = stuck();
-    stuck.retain(|stuck| !(stuck.is_over)());
-    stuck.iter().any(|stuck| stuck.queue == queue)
+/// Whether work on this queue waits for the program.
+pub(crate) fn waits_for_program(key: usize) -> bool {
+    let mut blocked = blocked();
+    blocked.retain(|queue| !(queue.is_over)());
+    blocked.iter().any(|queue| queue.key == key)
 }
 
 /// The queue is about to be released.
-pub(crate) fn forget(queue: usize) {
-    stuck().retain(|stuck| stuck.queue != queue);
+pub(crate) fn forget_queue(key: usize) {
+    blocked().retain(|queue| queue.key != key);
 }
 
-fn stuck() -> MutexGuard<'static, Vec<Stuck>> {
-    STUCK.lock().unwrap_or_else(PoisonError::into_inner)
+fn blocked() -> MutexGuard<'static, Vec<BlockedQueue>> {
+    BLOCKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A list as C wants it: an empty one is null.
-pub(crate) fn to_c_list<T>(all: &[T]) -> (c_uint, *const T) {
-    match c_uint::try_from(all.len()) {
-        Ok(count) if count > 0 => (count, all.as_ptr()),
+/// A list as C functions take it: length and address. An empty list is null.
+pub(crate) fn to_c_list<T>(elements: &[T]) -> (c_uint, *const T) {
+    match c_uint::try_from(elements.len()) {
+        Ok(count) if count > 0 => (count, elements.as_ptr()),
         _ => (0, std::ptr::null()),
     }
 }
 
-/// A list as C has it. Null is an empty one.
+/// A list that a C program passes. Null is an empty list.
 ///
 /// # Safety
-/// The list is as long as is said, or null.
+/// The list has `count` elements and outlives the slice, or it is null.
 pub(crate) unsafe fn from_c_list<'a, T>(count: c_uint, list: *const T) -> &'a [T] {
     if list.is_null() {
         return &[];
     }
-    // SAFETY: by the caller's word, and not null.
+    // SAFETY: the caller vouches for the list, which is not null.
     unsafe { std::slice::from_raw_parts(list, usize::try_from(count).unwrap_or(0)) }
 }

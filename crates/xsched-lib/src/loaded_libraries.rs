@@ -1,32 +1,32 @@
-//! Functions in libraries that the loader does not show us: a library opened for itself alone, such as a module of
-//! Python's, and what that is linked to.
+//! Functions in libraries that a look-up in all libraries does not find: those opened with `RTLD_LOCAL`, such as a Python
+//! extension module, and the libraries that they are linked to.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;
 
 use crate::loader::real_dlsym;
 
-/// The function of this name in the first library of this process that has it, but for ours; else null. The library
-/// stays loaded from then on.
+/// The function of this name in the first loaded library that has it, this library excepted; null if there is none. That
+/// library stays loaded from then on.
 pub(crate) fn find_function(name: &CStr) -> *mut c_void {
     for library in names() {
-        // SAFETY: a C string. Nothing is loaded that is not already.
+        // SAFETY: a C string. RTLD_NOLOAD loads nothing.
         let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if handle.is_null() {
             continue;
         }
-        // SAFETY: the handle is good, and the name a C string.
+        // SAFETY: `dlopen` has just returned the handle, and the name is a C string.
         let found = unsafe { real_dlsym()(handle, name.as_ptr()) };
         if !found.is_null() && base_of(found) != base_of(find_function as *const c_void) {
             return found;
         }
-        // SAFETY: opened above, and used no more.
+        // SAFETY: opened above, and not used afterwards.
         unsafe { libc::dlclose(handle) };
     }
     ptr::null_mut()
 }
 
-/// Whether the library that an address lies in has a function of this name itself.
+/// Whether the library that contains an address defines a function of this name.
 pub(crate) fn defines(address: *const c_void, name: &CStr) -> bool {
     let Some(library) = library_of(address).filter(|library| !library.dli_fname.is_null()) else {
         return false;
@@ -36,32 +36,33 @@ pub(crate) fn defines(address: *const c_void, name: &CStr) -> bool {
     if handle.is_null() {
         return false;
     }
-    // SAFETY: the handle is good, and the name a C string. What it is linked to is searched too.
+    // SAFETY: `dlopen` has just returned the handle, and the name is a C string. The search includes the libraries that it
+    // is linked to, which the comparison below excludes.
     let found = unsafe { real_dlsym()(handle, name.as_ptr()) };
-    // SAFETY: opened above, and used no more.
+    // SAFETY: opened above, and not used afterwards.
     unsafe { libc::dlclose(handle) };
     !found.is_null() && base_of(found) == library.dli_fbase.cast_const()
 }
 
-/// Where the library begins that an address lies in; null if in none.
+/// The base address of the library that contains an address; null if none does.
 fn base_of(address: *const c_void) -> *const c_void {
     library_of(address).map_or(ptr::null(), |library| library.dli_fbase.cast_const())
 }
 
 fn library_of(address: *const c_void) -> Option<libc::Dl_info> {
-    // SAFETY: all zero is a valid value of this plain struct of addresses.
+    // SAFETY: all zeros is a valid value of this plain struct of addresses.
     let mut library: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: the place is large enough; the address may be any.
+    // SAFETY: `library` is writable; `dladdr` accepts any address.
     (unsafe { libc::dladdr(address, &raw mut library) } != 0).then_some(library)
 }
 
-/// What the loader calls the libraries of this process, the oldest first. The program itself has no name.
+/// The loader's names of the loaded libraries, in the order of loading. The program itself has no name.
 pub(crate) fn names() -> Vec<CString> {
-    unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, names: *mut c_void) -> c_int {
-        // SAFETY: the loader passes its own record, and what we passed on to it below.
+    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, names: *mut c_void) -> c_int {
+        // SAFETY: the loader passes its own record, and the pointer that `dl_iterate_phdr` was given below.
         let (name, names) = unsafe { ((*info).dlpi_name, &mut *names.cast::<Vec<CString>>()) };
         if !name.is_null() {
-            // SAFETY: a C string of the loader's, which is not unloaded while we are here.
+            // SAFETY: a C string of the loader, which unloads no library during `dl_iterate_phdr`.
             let name = unsafe { CStr::from_ptr(name) };
             if !name.is_empty() {
                 names.push(name.to_owned());
@@ -70,7 +71,7 @@ pub(crate) fn names() -> Vec<CString> {
         0
     }
     let mut names: Vec<CString> = Vec::new();
-    // SAFETY: `note` gets what it expects, and does not unwind: pushing aborts if there is no memory.
-    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut names).cast()) };
+    // SAFETY: `visit` receives the types it expects, and does not unwind: `push` aborts if there is no memory.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut names).cast()) };
     names
 }

@@ -69,7 +69,7 @@ fn of_two_copies_in_a_process_one_does_the_work() {
         wait_until("it is scheduled", || mine().first().is_some_and(|task| task.queues == 3));
         assert_eq!(mine().len(), 1, "scheduled once");
         let said = end(child);
-        let expected = format!(" does nothing: {first} is in this process too");
+        let expected = format!(" is inactive: {first} was loaded into this process before it");
         assert!(said.contains(second) && said.contains(&expected) && said.lines().count() == 1, "{said}");
     }
 }

@@ -177,7 +177,7 @@ impl Library<'_> {
     }
 
     fn is_copy(&self) -> bool {
-        self.find(crate::duplicate_library::MARK, OBJECT).is_some()
+        self.find(crate::duplicate_library::VERSION_SYMBOL, OBJECT).is_some()
     }
 
     /// Whether all of these bytes lie in a segment that can be read.

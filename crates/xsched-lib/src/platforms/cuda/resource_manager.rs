@@ -251,7 +251,9 @@ fn objects_with_gpus() -> Vec<Object> {
     let is_unknown = |object: &Object| object.kind == Kind::ComputeGroup && object.gpu.is_none();
     for index in 0..copy.len() {
         let group = copy[index];
-        if is_unknown(&group) && let Some(gpu) = group.query_gpu(&copy) {
+        if is_unknown(&group)
+            && let Some(gpu) = group.query_gpu(&copy)
+        {
             copy[index].gpu = Some(gpu);
             objects().iter_mut().filter(|object| **object == group).for_each(|object| object.gpu = Some(gpu));
         }

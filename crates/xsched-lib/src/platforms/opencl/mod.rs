@@ -124,12 +124,20 @@ opencl! {
 fn enqueue<R>(real: impl FnOnce() -> R, queue: Queue, blocking: Bool, count: c_uint, list: Events) -> R {
     // SAFETY: the program passes the same list to the vendor's function.
     unsafe { event_wait_lists::record_dependencies::<OpenCl>(queue, count, list) };
-    let is_in_order = || vendor::QUEUE_PROPERTIES.of(queue).is_some_and(|properties| properties & vendor::OUT_OF_ORDER == 0);
+    let is_in_order = || {
+        vendor::QUEUE_PROPERTIES.of(queue).is_some_and(|properties| properties & vendor::OUT_OF_ORDER == 0)
+    };
     queue_hooks::launch(real, queue, || blocking != 0 && is_in_order())
 }
 
 /// Markers and barriers are not work and are never held, but later commands wait for what they wait for.
-fn enqueue_wait(real: impl FnOnce() -> Code, queue: Queue, count: c_uint, list: Events, _new: *mut Event) -> Code {
+fn enqueue_wait(
+    real: impl FnOnce() -> Code,
+    queue: Queue,
+    count: c_uint,
+    list: Events,
+    _new: *mut Event,
+) -> Code {
     // SAFETY: as above.
     unsafe { event_wait_lists::record_dependencies::<OpenCl>(queue, count, list) };
     real()

@@ -5,7 +5,7 @@ use xsched_core::{DeviceId, DeviceKind, Nanos};
 use super::stop_points::stop_points;
 use super::vendor::{self, Event, Handle, Queue};
 use crate::event_queue::{EventApi, EventQueue};
-use crate::event_wait_lists;
+use crate::event_wait_lists::{self, WaitListApi};
 use crate::hooks::call;
 
 /// A queue that the program created; none if it is an on-device queue, or if the vendor does not report its device.
@@ -14,7 +14,7 @@ pub(crate) fn new_queue(queue: Queue) -> Option<EventQueue<OpenCl>> {
     let device = vendor::QUEUE_DEVICE.of(queue)?;
     let (id, name) = identify(device);
     let level_1 = EventQueue::new(queue, id, name, "OpenCL cannot interrupt a running kernel");
-    Some(level_1.with_stops(stop_points(queue, device)))
+    Some(level_1.with_stop_points(stop_points(queue, device)))
 }
 
 /// The device's id and name. A PCI address identifies it, so that it is the same device to CUDA and HIP; otherwise its name does.
@@ -48,9 +48,37 @@ fn pci_address(device: Handle) -> Option<u32> {
 pub(crate) struct OpenCl;
 
 impl EventApi for OpenCl {
-    fn mark(queue: Queue, behind: &[Event]) -> Result<Event, String> {
+    fn record(queue: Queue) -> Result<Event, String> {
+        Self::record_after(queue, &[])
+    }
+
+    /// The event of a failed command has a status below 0.
+    fn is_complete(event: Event) -> bool {
+        vendor::EVENT_STATUS.of(event).is_none_or(|status| status <= 0)
+    }
+
+    /// Known for queues with profiling only. The times are of a clock that cannot be read otherwise.
+    fn duration(event: Event) -> Option<Nanos> {
+        let done = vendor::TIME_DONE.of(event)?;
+        done.checked_sub(vendor::TIME_QUEUED.of(event)?).map(Nanos)
+    }
+
+    fn release(event: Event) {
+        // SAFETY: `record` created the event, and the caller releases it once. A failure cannot be handled.
+        let _ = unsafe { call!(vendor::RELEASE_EVENT, event) };
+    }
+
+    fn synchronize(queue: Queue) -> Result<(), String> {
+        // SAFETY: the caller makes sure that the queue exists.
+        unsafe { call!(vendor::FINISH, queue) }
+    }
+}
+
+impl WaitListApi for OpenCl {
+    /// Without events, the marker waits for everything launched before it.
+    fn record_after(queue: Queue, events: &[Event]) -> Result<Event, String> {
         let mut event = Handle::NONE;
-        let (count, list) = event_wait_lists::to_c_list(behind);
+        let (count, list) = event_wait_lists::to_c_list(events);
         // SAFETY: the caller makes sure that the queue exists; `count` is the length of the list, and `event` has room for a handle.
         let marked = unsafe { call!(vendor::MARK, queue, count, list, &raw mut event) };
         // SAFETY: as above. Commands that are not flushed may never be submitted.
@@ -58,28 +86,7 @@ impl EventApi for OpenCl {
         marked.map(|()| event)
     }
 
-    /// The event of a failed command has a status below 0.
-    fn is_done(event: Event) -> bool {
-        vendor::EVENT_STATUS.of(event).is_none_or(|status| status <= 0)
-    }
-
-    /// Known for queues with profiling only. The times are of a clock that cannot be read otherwise.
-    fn took(event: Event) -> Option<Nanos> {
-        let done = vendor::TIME_DONE.of(event)?;
-        done.checked_sub(vendor::TIME_QUEUED.of(event)?).map(Nanos)
-    }
-
     fn queue_of(event: Event) -> Queue {
         vendor::EVENT_QUEUE.of(event).unwrap_or(Handle::NONE)
-    }
-
-    fn release(event: Event) {
-        // SAFETY: `mark` created the event, and the caller releases it once. A failure cannot be handled.
-        let _ = unsafe { call!(vendor::RELEASE_EVENT, event) };
-    }
-
-    fn synchronize(queue: Queue) -> Result<(), String> {
-        // SAFETY: the caller makes sure that the queue exists.
-        unsafe { call!(vendor::FINISH, queue) }
     }
 }

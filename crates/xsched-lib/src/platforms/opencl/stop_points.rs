@@ -74,7 +74,7 @@ impl StopPoints for Barriers {
         self.update(|state| state.is_stopped = true);
     }
 
-    fn go(&self) {
+    fn resume(&self) {
         self.update(|state| state.is_stopped = false);
     }
 
