@@ -11,13 +11,12 @@
 //! sleep, and no marker is placed for a command that nobody waits for.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::hal::{HalError, Marker};
-use crate::launch_path::{LaunchPath, lock};
+use crate::launch_path::LaunchPath;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, lock, thread};
 
 type Launch = Box<dyn FnOnce() + Send>;
 
@@ -103,7 +102,7 @@ pub(crate) struct Worker {
 /// Who launches.
 enum By {
     /// A thread of ours, until it has ended.
-    Thread(Mutex<Option<JoinHandle<()>>>),
+    Thread(Mutex<Option<thread::JoinHandle<()>>>),
     /// Whoever submits, one at a time.
     Submitter(Mutex<()>),
 }
@@ -113,7 +112,7 @@ impl Worker {
     pub(crate) fn start(launch_path: Arc<LaunchPath>) -> std::io::Result<Self> {
         let desk: Arc<Desk> = Arc::default();
         let theirs = Arc::clone(&desk);
-        let thread = std::thread::Builder::new().name("xsched-queue".to_owned()).stack_size(STACK);
+        let thread = thread::Builder::new().name("xsched-queue".to_owned()).stack_size(STACK);
         let thread = thread.spawn(move || theirs.work(&launch_path))?;
         Ok(Self { desk, by: By::Thread(Mutex::new(Some(thread))) })
     }
@@ -226,7 +225,7 @@ impl Worker {
         self.desk.close();
         if let By::Thread(thread) = &self.by
             && let Some(thread) = lock(thread).take()
-            && thread.thread().id() != std::thread::current().id()
+            && thread.thread().id() != thread::current().id()
         {
             // It catches what panics.
             let _ = thread.join();

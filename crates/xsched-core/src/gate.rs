@@ -428,14 +428,14 @@ impl Gate {
     }
 
     /// Lets no new launch through. May be repeated. Threads that are inside already finish their launch: see
-    /// [`Gate::settle`].
+    /// [`Gate::wait_until_empty`].
     pub fn close(&self) {
         self.word.word().fetch_or(CLOSED, Ordering::SeqCst);
         fence_for_loom();
     }
 
     /// Dependencies until nobody is inside any more, or until `give_up` says so; asked about once a millisecond.
-    pub fn settle(&self, give_up: impl Fn() -> bool) {
+    pub fn wait_until_empty(&self, give_up: impl Fn() -> bool) {
         loop {
             let inside = self.inside.word().load(Ordering::SeqCst);
             if inside == 0 || give_up() {

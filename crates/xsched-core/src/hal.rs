@@ -21,6 +21,7 @@ use std::time::Duration;
 use crate::gate::Order;
 use crate::ids::DeviceId;
 use crate::level::{Capabilities, Level};
+use crate::sync::sleep;
 use crate::time::Nanos;
 
 /// The number of a marker on its queue: the first has more than 0, each a greater one than the one before.
@@ -87,7 +88,7 @@ pub trait HwQueue: Send + Sync {
             if left == Nanos::ZERO {
                 return Ok(false);
             }
-            std::thread::sleep(LOOK_AGAIN.min(left.into()));
+            sleep(LOOK_AGAIN.min(left.into()));
         }
     }
 

@@ -1,67 +1,59 @@
-//! One queue's way to the device: gate, window, marker, preemption. The life of one launch is [`LaunchPath::launch`].
+//! The path of a launch to one hardware queue: gate, window, marker, preemption.
+//!
+//! ```text
+//!                      gates                    window                      hw
+//!   launch ──► free: one load ─────────────────────────────────────► real function ──► device
+//!          └─► admit: wait at the gate ──► reserve room in flight ──┘      ▲
+//!                  ▲                                                       │ preempt, restore, order_changed
+//!              scheduler's order ──► enforce ──► device (state table) ─────┘
+//! ```
+//!
+//! | part        | responsibility                                                        |
+//! |-------------|-----------------------------------------------------------------------|
+//! | `gates`     | what the scheduler ordered and the program requested                  |
+//! | `device`    | what the device was ordered to do, as one word (`device_state`)       |
+//! | `window`    | what is in flight                                                     |
+//! | `idle_gaps` | whether the queue is idle, and which idle gaps the scheduler hears of |
+//!
+//! The life of one launch is [`LaunchPath::launch`].
 
-mod rest;
-mod tail;
+mod control;
+mod device;
+mod device_state;
+mod idle_gaps;
+mod in_flight;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::gate::{Epoch, Gate, Order, SchedulerLink};
-use crate::hal::{HalError, HwQueue, Marker};
-use crate::level::{Level, LevelError, LevelRequest};
-use crate::sync::{Movable, Shared};
+use crate::hal::{HwQueue, Marker};
+use crate::level::{LevelError, LevelRequest};
+use crate::sync::{Shared, sleep};
 use crate::time::Nanos;
-use crate::window::{Limit, Reservation, Window};
-use rest::Rest;
-use tail::{News, Probe, Tail};
+use crate::window::Reservation;
+use control::Gates;
+use device::Device;
+use idle_gaps::IdleGapFilter;
+use in_flight::{InFlightWindow, Probe};
 
-/// How long it takes at most, on a machine that is not overloaded, until the device is told of an order.
-const TOLD_WITHIN: Nanos = Nanos::from_millis(1);
-const LOOK_AGAIN: Duration = Duration::from_micros(20);
-/// How long it is left to a thread that waits for a queue to see its end. Not for ever: default streams wait for others, too,
-/// which may stand still until this one is seen to be idle.
-const SEEN_TO_FOR: Nanos = Nanos::from_millis(10);
+/// How long a launching thread waits for the enforcer thread to stop the device, before it launches without that.
+/// Enough on a machine that is not overloaded.
+const ENFORCEMENT_TIMEOUT: Nanos = Nanos::from_millis(1);
+const ENFORCEMENT_POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// What launches go through on their way to one hardware queue.
+/// What launches pass through on their way to one hardware queue.
 pub struct LaunchPath {
     hw: Arc<dyn HwQueue>,
-    gate: Movable<Gate>,
-    /// Held while the program opens or closes the gate, and while the gate moves: neither may miss the other. True once
-    /// the gate may be closed no more.
-    control: Mutex<bool>,
-    /// Gates it moved away from while threads were inside: they launch here still.
-    left: Mutex<Vec<Shared<Gate>>>,
     link: Arc<dyn SchedulerLink>,
-    /// Held while a marker is placed, and so for as long as the driver likes.
-    tail: Mutex<Tail>,
-    news: Mutex<News>,
-    /// The tail has not taken note of all that is in `news`.
-    has_news: AtomicBool,
-    stop: Mutex<Stop>,
-    /// A copy of `stop.told.is_some()` that can be read without waiting for a preemption under way.
-    preempted: AtomicBool,
-    /// What is launched while the queue is held can wait on the device instead of at the gate.
-    held_by_device: AtomicBool,
-    /// The device has been told to hold the queue, or to have it give way.
-    is_told: AtomicBool,
-    /// Up to then a thread that waits for the queue is trusted to see its end.
-    seen_to_until: AtomicU64,
-    /// Held while the device is told whether there is work: whoever comes last has seen the latest.
-    showing_work: Mutex<()>,
-    rest: Rest,
-}
-
-struct Stop {
-    level: Level,
-    /// The level at which the device has been told to stop this queue.
-    told: Option<Level>,
-    /// The order the device was told of last.
-    order: Order,
+    gates: Gates,
+    device: Device,
+    window: InFlightWindow,
+    idle_gaps: IdleGapFilter,
 }
 
 impl LaunchPath {
-    /// Puts the parts together. Fails if the device lacks the level asked for.
+    /// Connects a hardware queue to a gate. Fails if the device lacks the requested level.
     pub fn new(
         hw: Arc<dyn HwQueue>,
         gate: Shared<Gate>,
@@ -69,35 +61,24 @@ impl LaunchPath {
         level: LevelRequest,
     ) -> Result<Self, LevelError> {
         let level = hw.capabilities().negotiate(level)?;
-        let mut window = Window::new(Limit::for_level(level));
-        window.suit(level);
-        let held_by_device = AtomicBool::new(level > Level::Block && hw.accepts_launches_while_stopped());
         Ok(Self {
+            device: Device::new(level, hw.accepts_launches_while_stopped()),
             hw,
-            gate: Movable::new(gate),
-            control: Mutex::new(false),
-            left: Mutex::default(),
             link,
-            tail: Mutex::new(Tail { window, probe: None, blind_looks: 0, fenced: false }),
-            news: Mutex::new(News { chosen: None, level, went_on: None }),
-            has_news: AtomicBool::new(false),
-            stop: Mutex::new(Stop { level, told: None, order: Order::Free }),
-            preempted: AtomicBool::new(false),
-            held_by_device,
-            is_told: AtomicBool::new(false),
-            seen_to_until: AtomicU64::new(0),
-            showing_work: Mutex::default(),
-            rest: Rest::default(),
+            gates: Gates::new(gate),
+            window: InFlightWindow::new(level),
+            idle_gaps: IdleGapFilter::default(),
         })
     }
 
-    /// The gate, for whoever gives orders.
+    /// The gate, to which the scheduler's orders go.
     #[must_use]
+    #[inline]
     pub fn gate(&self) -> &Gate {
-        self.gate.get()
+        self.gates.current.get()
     }
 
-    /// The hardware queue at the end of the launch_path.
+    /// The hardware queue at the end of the path.
     #[must_use]
     pub fn hw(&self) -> &dyn HwQueue {
         &*self.hw
@@ -115,18 +96,18 @@ impl LaunchPath {
         result
     }
 
-    /// The same for a `real` that takes its time to get to the device, as with a graph of many commands.
+    /// As [`LaunchPath::launch`], for a `real` that takes long to reach the device, such as a graph of many commands.
     pub fn launch_large<R>(&self, real: impl FnOnce() -> R) -> R {
         let gate = self.gate();
-        // Who has to wait, or shares the device with equals, would take it from them for nothing.
+        // Not if the task is held or has peers: the context switch would only preempt a task of the same precedence.
         if gate.order() == Order::Leader && gate.epoch().is_idle() {
             self.hw.trigger_context_switch();
         }
         self.launch(real)
     }
 
-    /// The same for a `real` that returns only when what it launched is done, and all that was launched before it. Takes
-    /// note if the queue is idle then.
+    /// As [`LaunchPath::launch`], for a `real` that returns only when everything launched so far has completed. Marks the
+    /// queue idle then.
     pub fn launch_and_finish<R>(&self, real: impl FnOnce() -> R) -> R {
         if self.gate().is_free() {
             return real();
@@ -134,66 +115,67 @@ impl LaunchPath {
         let mut admitted = self.admit();
         let gate = admitted.gate;
         let epoch = gate.epoch();
-        // As in `synchronized`, but for ourselves.
-        let covered = gate.occupants() == 1;
+        // As in `begin_wait`, where this thread is the only one inside.
+        let is_covered = gate.occupants() == 1;
         let result = real();
         admitted.launched();
         drop(admitted);
-        if covered {
+        if is_covered {
             self.completed(gate, epoch);
         }
         result
     }
 
-    /// Dependencies until launching is allowed and keeps the place until the answer is dropped.
+    /// Waits until launching is allowed. The thread stays inside the gate until the returned value is dropped.
     pub(crate) fn admit(&self) -> Admitted<'_> {
-        if let Some(sync_bound) = self.rest.end() {
-            self.gate().set_sync_bound(sync_bound, &*self.link);
+        if let Some(is_sync_bound) = self.idle_gaps.end_gap() {
+            self.gate().set_sync_bound(is_sync_bound, &*self.link);
         }
-        // Whether a marker has come while we waited for it: then we know when.
-        let mut just_came = false;
-        let mut full = false;
-        let mut announced = false;
-        let mut was_patient = false;
+        let mut marker_just_completed = false;
+        let mut is_window_full = false;
+        let mut is_marked_busy = false;
+        let mut has_waited_for_enforcement = false;
         loop {
-            // From here on the place is given back by `Admitted`, whatever happens.
             let gate = self.gate();
-            let wait_at_gate = full || !self.held_by_device.load(Ordering::SeqCst);
-            let order = if wait_at_gate { gate.enter(&*self.link) } else { gate.enter_held(&*self.link) };
-            let is_held = order.stops() && self.is_told.load(Ordering::SeqCst);
-            // What is launched before the device was told runs. Then what comes next is to stand behind it.
-            let runs_on = order.stops() && !is_held;
-            let mut admitted = Admitted { launch_path: self, gate, place: None, mark: runs_on };
+            let waits_at_gate = is_window_full || !self.device.state.load().holds_launches();
+            let order = if waits_at_gate { gate.enter(&*self.link) } else { gate.enter_held(&*self.link) };
+            // The device has been ordered to stop the queue: this launch waits there.
+            let is_stopped = order.stops() && self.device.state.load().is_ordered_to_stop();
+            // The order has not reached the device: this launch runs, and the next one has to stop behind it.
+            let runs_before_stop = order.stops() && !is_stopped;
+            // From here on dropping `admitted` leaves the gate, also in a panic.
+            let mut admitted =
+                Admitted { launch_path: self, gate, reservation: None, needs_marker: runs_before_stop };
             if !std::ptr::eq(gate, self.gate()) {
-                // It moved while we waited: what we waited for no longer counts.
+                // The queue moved to another gate, which decides now.
                 continue;
             }
-            // Before anything that may wait inside the driver: who waits there for a queue that stands still must be known to
-            // have work, or nobody would let it go on.
-            if std::mem::replace(&mut announced, true) {
+            // Before any call that may block inside the driver: a thread that blocks there on a stopped queue must count as
+            // work, or the scheduler would never resume the queue.
+            if std::mem::replace(&mut is_marked_busy, true) {
                 gate.mark_busy_again(&*self.link);
             } else {
                 gate.mark_busy(&*self.link);
             }
-            if runs_on && !std::mem::replace(&mut was_patient, true) {
+            if runs_before_stop && !std::mem::replace(&mut has_waited_for_enforcement, true) {
                 drop(admitted);
-                self.wait_until_told();
+                self.wait_for_enforcement();
                 continue;
             }
             if order.stops() {
-                // It is to stand behind what is placed next.
-                self.show_work();
+                // The device stops only queues that have work.
+                self.report_work();
             }
             if order == Order::Throttled || order.stops() {
-                match self.reserve(is_held, just_came) {
-                    Ok(place) => admitted.place = Some(place),
+                match self.reserve(is_stopped, marker_just_completed) {
+                    Ok(reservation) => admitted.reservation = Some(reservation),
                     Err(_) if order.stops() => {
-                        full = true;
+                        is_window_full = true;
                         continue;
                     }
                     Err(marker) => {
                         drop(admitted);
-                        just_came = self.wait_for_room(marker);
+                        marker_just_completed = self.wait_for_room(marker);
                         continue;
                     }
                 }
@@ -202,207 +184,46 @@ impl LaunchPath {
         }
     }
 
-    /// Dependencies for a moment until the device has been told of an order that stops the queue, or the order is another.
+    /// Waits until the device was ordered to stop the queue, or the order no longer stops it, for at most 1 ms.
     #[cold]
-    fn wait_until_told(&self) {
-        let patience = Nanos::now() + TOLD_WITHIN;
-        let is_untold = || !self.is_told.load(Ordering::SeqCst) && self.gate().order().stops();
-        while is_untold() && Nanos::now() < patience {
-            std::thread::sleep(LOOK_AGAIN);
+    fn wait_for_enforcement(&self) {
+        let deadline = Nanos::now() + ENFORCEMENT_TIMEOUT;
+        let is_pending = || !self.device.state.load().is_ordered_to_stop() && self.gate().order().stops();
+        while is_pending() && Nanos::now() < deadline {
+            sleep(ENFORCEMENT_POLL_INTERVAL);
         }
     }
 
-    /// Calls `real`, which waits for the queue, and takes note if it is idle afterwards.
+    /// Calls `real`, which waits for the queue, and marks the queue idle if it is idle afterwards.
     pub fn synchronized<R>(&self, real: impl FnOnce() -> R) -> R {
         let wait = self.begin_wait();
-        self.seen_to_until.store((Nanos::now() + SEEN_TO_FOR).0, Ordering::SeqCst);
+        self.idle_gaps.begin_sync();
         let result = real();
-        self.seen_to_until.store(0, Ordering::SeqCst);
+        self.idle_gaps.end_sync();
         wait.over();
         result
     }
 
-    /// Notes what has been launched, before somebody waits for all of it.
+    /// Notes what has been launched, before a thread waits for all of it.
     #[must_use]
     pub fn begin_wait(&self) -> Wait<'_> {
         let gate = self.gate();
         let epoch = gate.epoch();
-        // Who is inside now may launch behind the point that is waited for: then nothing can be said.
+        // A thread that is inside may launch behind the point that is waited for: then the wait proves nothing.
         Wait { launch_path: self, gate, covered: (!gate.is_occupied()).then_some(epoch) }
     }
 
-    /// Work may be in flight that was launched while nobody counted: call it ready until a marker shows otherwise. Where
-    /// no marker can show it, the next launch has to.
+    /// Marks the queue busy because uncounted work may be in flight, until a marker shows otherwise. Where no marker can be
+    /// placed from this thread, the next launch marks it.
     pub fn assume_busy(&self) {
         if self.hw.can_mark_from_any_thread() {
             self.gate().mark_busy(&*self.link);
-            self.show_work();
+            self.report_work();
         }
-    }
-
-    /// Everything that was launched before the epoch has completed. Answers whether the queue is idle now.
-    fn mark_idle(&self, gate: &Gate, epoch: Epoch) -> bool {
-        let idle = gate.mark_idle(epoch, &*self.link);
-        if idle && self.is_told.load(Ordering::SeqCst) {
-            self.show_work();
-        }
-        idle
-    }
-
-    /// Tells the device whether there is work. To be called after every change of that while the queue is stopped.
-    fn show_work(&self) {
-        let _last = lock(&self.showing_work);
-        self.hw.set_has_work(!self.gate().epoch().is_idle());
-    }
-
-    /// Lets no new launch through. Answers whether that can still be done.
-    pub(crate) fn shut(&self) -> bool {
-        let let_go = lock(&self.control);
-        if *let_go {
-            return false;
-        }
-        self.gate().count_all();
-        self.gate().close();
-        true
-    }
-
-    /// Lets no new launch through, and waits until nobody is launching any more.
-    pub(crate) fn close(&self) {
-        if !self.shut() {
-            return;
-        }
-        // Once the device holds the queue stopped, what slips into it does no harm and may never come out.
-        let give_up = || self.is_preempted();
-        self.gate().settle(give_up);
-        let left = lock(&self.left).clone();
-        for gate in &left {
-            gate.settle(give_up);
-        }
-        lock(&self.left).retain(|gate| gate.is_occupied());
-    }
-
-    /// Takes back [`LaunchPath::close`].
-    pub(crate) fn open(&self) {
-        let _control = lock(&self.control);
-        self.gate().open();
-    }
-
-    /// Opens the gate for good: nobody is left who could.
-    pub(crate) fn let_go(&self) {
-        let mut let_go = lock(&self.control);
-        *let_go = true;
-        self.gate().open();
-    }
-
-    /// Goes through another gate from now on: the scheduler has been replaced, and with it the page its gates lie in.
-    /// What the program wanted of the old gate holds for the new one; whoever waits at the old one comes to the new.
-    pub fn move_to(&self, gate: Shared<Gate>) {
-        let _control = lock(&self.control);
-        let old = self.gate();
-        gate.adopt(old);
-        let old_gate = self.gate.point_at(gate);
-        let busy = !old.epoch().is_idle() || old.is_occupied();
-        {
-            let mut left = lock(&self.left);
-            left.retain(|gate| gate.is_occupied());
-            left.extend(old_gate.filter(|gate| gate.is_occupied()));
-        }
-        if busy {
-            // What is in flight was counted there.
-            self.assume_busy();
-        }
-        old.give(Order::Free);
-        old.open();
-    }
-
-    /// The level in force.
-    #[must_use]
-    pub fn level(&self) -> Level {
-        lock(&self.stop).level
-    }
-
-    /// Changes how deep this queue is stopped, also while it is.
-    pub fn set_level(&self, request: LevelRequest) -> Result<Level, HalError> {
-        let level = self.hw.capabilities().negotiate(request)?;
-        let mut stop = lock(&self.stop);
-        if stop.told.is_some_and(|told| told != level) {
-            self.tell(&mut stop, None)?;
-        }
-        stop.level = level;
-        self.held_by_device.store(self.can_hold(level), Ordering::SeqCst);
-        self.tell_tail(|news| news.level = level);
-        self.follow(&mut stop)?;
-        Ok(level)
-    }
-
-    /// Whether what is launched while the queue is stopped at a level can wait on the device.
-    fn can_hold(&self, level: Level) -> bool {
-        level > Level::Block && self.hw.accepts_launches_while_stopped()
-    }
-
-    /// Whether the device holds this queue stopped.
-    #[must_use]
-    pub fn is_preempted(&self) -> bool {
-        self.preempted.load(Ordering::SeqCst)
-    }
-
-    /// Makes the device follow the gate. Called by whoever changed the gate, or saw that it had changed.
-    pub fn enforce(&self) -> Result<(), HalError> {
-        self.follow(&mut lock(&self.stop))
-    }
-
-    fn follow(&self, stop: &mut Stop) -> Result<(), HalError> {
-        let at_interrupt = stop.level == Level::Interrupt;
-        let ordered = self.gate().order();
-        let order = if at_interrupt { ordered } else { Order::Free };
-        let preempts_by_time_slice =
-            ordered == Order::Yield && at_interrupt && self.hw.preempts_by_time_slice();
-        let stands_still = self.gate().is_closed() || (ordered.stops() && !preempts_by_time_slice);
-        // The gate alone is level 1: the device has to be told nothing.
-        let wanted = (stands_still && stop.level > Level::Block).then_some(stop.level);
-        if order == stop.order && wanted == stop.told {
-            return Ok(());
-        }
-        if order != stop.order {
-            self.hw.order_changed(order);
-            let goes_on = stop.order.stops() && !order.stops();
-            stop.order = order;
-            if goes_on {
-                self.tell_tail(|news| news.went_on = Some(Nanos::now()));
-            }
-        }
-        // Before it is told, which may take until the queue has come to a stop: what is launched meanwhile is behind that.
-        self.is_told.store(wanted.is_some() || order.stops(), Ordering::SeqCst);
-        if self.gate().has_uncounted() && self.hw.can_mark_from_any_thread() {
-            // Whatever it does it looks idle.
-            self.hw.set_has_work(true);
-        } else {
-            self.show_work();
-        }
-        let done = if wanted == stop.told { Ok(()) } else { self.tell(stop, wanted) };
-        if done.is_err() {
-            self.is_told.store(stop.told.is_some() || order.stops(), Ordering::SeqCst);
-        }
-        // One that refuses leaves it to the gate.
-        self.held_by_device.store(done.is_ok() && self.can_hold(stop.level), Ordering::SeqCst);
-        done
-    }
-
-    fn tell(&self, stop: &mut Stop, wanted: Option<Level>) -> Result<(), HalError> {
-        match wanted {
-            Some(level) => self.hw.preempt(level)?,
-            None => self.hw.restore()?,
-        }
-        stop.told = wanted;
-        self.preempted.store(wanted.is_some(), Ordering::SeqCst);
-        if wanted.is_none() {
-            self.tell_tail(|news| news.went_on = Some(Nanos::now()));
-        }
-        Ok(())
     }
 }
 
-/// Somebody waits for everything that a queue has launched.
+/// A wait for everything that a queue has launched.
 pub struct Wait<'a> {
     launch_path: &'a LaunchPath,
     gate: &'a Gate,
@@ -418,35 +239,36 @@ impl Wait<'_> {
     }
 }
 
-/// A launch that was let through. Leaves the gate when dropped, and gives its place in the window back unless it was
-/// used.
+/// A launch that was admitted. Dropping it leaves the gate and cancels the reservation unless it was used.
 pub(crate) struct Admitted<'a> {
     launch_path: &'a LaunchPath,
     gate: &'a Gate,
-    place: Option<Reservation>,
-    /// A marker is to be placed behind it in any case.
-    mark: bool,
+    reservation: Option<Reservation>,
+    /// A marker has to follow the launch, even if the window needs none.
+    needs_marker: bool,
 }
 
 impl Admitted<'_> {
-    /// The launch happened. Answers the marker behind it, if one was placed.
+    /// The launch happened. Returns the marker behind it, if one was placed.
     pub(crate) fn launched(&mut self) -> Option<Marker> {
-        let alone = !self.launch_path.hw.can_mark_from_any_thread();
-        if self.place.is_none() && !alone {
+        let only_this_thread_marks = !self.launch_path.hw.can_mark_from_any_thread();
+        if self.reservation.is_none() && !only_this_thread_marks {
             return None;
         }
-        let mut tail = self.launch_path.tail();
-        let due = self.place.take().is_some_and(|place| tail.window.launched(place, Nanos::now)) || self.mark;
-        if !due && !alone {
+        let mut in_flight = self.launch_path.window.lock();
+        let is_due =
+            self.reservation.take().is_some_and(|place| in_flight.window.launched(place, Nanos::now))
+                || self.needs_marker;
+        if !is_due && !only_this_thread_marks {
             return None;
         }
-        // Now and then, for whoever never has to wait for room.
-        tail.window.observe_late(self.launch_path.hw.progress(), Nanos::now());
-        let marker = self.launch_path.place_marker(&mut tail);
-        if alone {
-            // Nobody else can place one later: this has to show when the queue has become idle.
+        // Here too, for a thread that never has to wait for room.
+        in_flight.window.observe_late(self.launch_path.hw.progress(), Nanos::now());
+        let marker = self.launch_path.place_marker(&mut in_flight);
+        if only_this_thread_marks {
+            // The watcher thread cannot place a marker later: this one has to show when the queue is idle.
             let (epoch, placed) = (self.gate.epoch(), Nanos::now());
-            tail.probe = marker.map(|marker| Probe { epoch, marker, placed });
+            in_flight.probe = marker.map(|marker| Probe { epoch, marker, placed });
         }
         marker
     }
@@ -454,17 +276,11 @@ impl Admitted<'_> {
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        if let Some(place) = self.place.take() {
-            self.launch_path.tail().window.cancel(place);
+        if let Some(reservation) = self.reservation.take() {
+            self.launch_path.window.lock().window.cancel(reservation);
         }
         self.gate.leave();
     }
-}
-
-/// A panic in a program's callback must not take the queue with it: the state behind these locks is valid after
-/// every statement.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(all(test, not(loom)))]

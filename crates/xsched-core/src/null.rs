@@ -3,12 +3,12 @@
 //! Its commands complete the moment they are launched. It has level 1 alone, because it never holds anything that
 //! could be stopped.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::hal::{HalError, HwQueue, Marker, Progress};
 use crate::ids::DeviceId;
 use crate::level::{Capabilities, Level, LevelRequest};
+use crate::sync::{AtomicU64, Ordering};
 
 /// A hardware queue without hardware.
 #[derive(Debug)]

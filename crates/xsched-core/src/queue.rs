@@ -9,15 +9,15 @@
 //! The two are independent: a suspended queue with work is ready and waits. Suspending and resuming may be repeated
 //! without effect, and neither changes the order of what was launched or submitted.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use crate::command::{Outcome, Ticket, Worker};
 use crate::gate::{Gate, SchedulerLink};
 use crate::hal::{HalError, HwQueue, Marker};
 use crate::ids::{DeviceId, QueueId};
-use crate::launch_path::{LaunchPath, lock};
+use crate::launch_path::LaunchPath;
 use crate::level::{LevelError, LevelRequest};
-use crate::sync::Shared;
+use crate::sync::{Mutex, Shared, lock};
 use crate::window::Limit;
 
 /// Whether a queue has work. Values are those of the reference interface.
@@ -179,7 +179,7 @@ impl XQueue {
     /// Cannot be suspended any more, takes no more commands, and waits until those that wait have been launched: nothing
     /// of the program's runs here afterwards. Does not wait if a command of this queue asks for it.
     pub fn finish(&self) {
-        self.launch_path.let_go();
+        self.launch_path.release();
         // A device that refuses has lost the queue already.
         let _ = self.launch_path.enforce();
         if let Some(worker) = self.worker.get() {
@@ -251,7 +251,7 @@ impl XQueue {
 
     /// As [`XQueue::suspend`] for a command of this queue: the launch it is part of is not waited for.
     pub fn suspend_from_command(&self) -> Result<(), QueueError> {
-        self.launch_path.shut();
+        self.launch_path.close_without_waiting();
         Ok(self.launch_path.enforce()?)
     }
 

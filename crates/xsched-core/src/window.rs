@@ -160,7 +160,7 @@ impl Window {
     }
 
     /// Places markers so that the queue can be stopped at this level.
-    pub fn suit(&mut self, level: Level) {
+    pub fn set_level(&mut self, level: Level) {
         self.stoppable = level > Level::Block;
     }
 

@@ -68,7 +68,7 @@ fn nothing_is_launched_between_a_settled_close_and_the_open() {
             })
         };
         gate.close();
-        gate.settle(|| false);
+        gate.wait_until_empty(|| false);
         suspended.store(true, Ordering::SeqCst);
         suspended.store(false, Ordering::SeqCst);
         gate.open();
@@ -97,10 +97,10 @@ fn two_queues_that_take_turns_never_run_at_once() {
             .collect();
         // Hand the turn over: the second begins only after the first has been stopped for certain.
         gates[0].close();
-        gates[0].settle(|| false);
+        gates[0].wait_until_empty(|| false);
         gates[1].open();
         gates[1].close();
-        gates[1].settle(|| false);
+        gates[1].wait_until_empty(|| false);
         gates[0].open();
         // The second is let go when the first is through.
         let mut programs = programs.into_iter();

@@ -170,7 +170,7 @@ fn limits_out_of_range_are_refused_by_name() {
 #[test]
 fn lengths_are_learnt_and_stop_points_stay_close_where_nobody_ever_waits() {
     let mut window = Window::new(Limit::for_level(Level::Interrupt));
-    window.suit(Level::Interrupt);
+    window.set_level(Level::Interrupt);
     let mut device = Device::default();
     // What programs begin with says little about what they go on with.
     let lengths = [vec![Nanos(2_000); 50], vec![Nanos(400_000); 2_000]].concat();

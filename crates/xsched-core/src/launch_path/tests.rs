@@ -2,9 +2,11 @@ use std::time::Duration;
 
 use super::*;
 use crate::gate::NoScheduler;
-use crate::hal::Progress;
+use crate::hal::{HalError, Progress};
 use crate::ids::DeviceId;
-use crate::level::{Capabilities, LevelCost};
+use crate::level::{Capabilities, Level, LevelCost};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::window::Limit;
 
 /// Notes how it is stopped.
 struct Device {

@@ -4,8 +4,9 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use super::{AtomicPtr, Mutex, Ordering, fence_for_loom, lock};
 
 /// Like `Arc<T>`, but the value may be part of something larger, such as a slot of a shared page.
 pub struct Shared<T: 'static> {
@@ -80,7 +81,7 @@ impl<T: Send + Sync> Movable<T> {
 
     /// Points at another value from now on. Answers what it pointed at before.
     pub fn point_at(&self, next: Shared<T>) -> Option<Shared<T>> {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.all);
         let address = next.value.as_ptr();
         let before = self.current.load(Ordering::SeqCst);
         let before = all.iter().find(|known| known.value.as_ptr() == before).cloned();
@@ -89,6 +90,7 @@ impl<T: Send + Sync> Movable<T> {
             all.push(next);
         }
         self.current.store(address, Ordering::SeqCst);
+        fence_for_loom();
         before
     }
 }
