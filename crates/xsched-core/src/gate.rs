@@ -61,6 +61,8 @@ const CLOSED: u32 = 1 << 16;
 const COUNTED: u32 = 1 << 17;
 /// The program wants little in flight whatever the scheduler says.
 const THROTTLED_BY_PROGRAM: u32 = 1 << 18;
+/// The queue has moved to another gate: a thread that still reads this one must not take the free path.
+const RETIRED: u32 = 1 << 19;
 
 impl Order {
     const fn bits(self) -> u32 {
@@ -300,7 +302,7 @@ impl Gate {
     pub fn leave(&self) {
         let last = self.inside.word().fetch_sub(1, Ordering::SeqCst) == 1;
         fence_for_loom();
-        if last && self.word.word().load(Ordering::SeqCst) & CLOSED != 0 {
+        if last && self.word.word().load(Ordering::SeqCst) & (CLOSED | RETIRED) != 0 {
             self.inside.wake_all();
         }
     }
@@ -369,6 +371,7 @@ impl Gate {
     /// How many threads are between the gate and the end of their launch.
     #[must_use]
     pub fn occupants(&self) -> u32 {
+        fence_for_loom();
         self.inside.word().load(Ordering::SeqCst)
     }
 
@@ -457,6 +460,14 @@ impl Gate {
     pub fn adopt(&self, other: &Self) {
         let own = other.word.word().load(Ordering::SeqCst) & (CLOSED | COUNTED | THROTTLED_BY_PROGRAM);
         self.word.word().fetch_or(own, Ordering::SeqCst);
+        self.word.word().fetch_and(!RETIRED, Ordering::SeqCst);
+    }
+
+    /// Releases every thread that waits here: the queue has moved to another gate, where they continue.
+    pub fn retire(&self) {
+        self.word.word().fetch_or(RETIRED, Ordering::SeqCst);
+        self.give(Order::Free);
+        self.open();
     }
 
     /// Whether the program or the scheduler stops launches.

@@ -1,7 +1,7 @@
 //! The program's own control of a queue, and the move of a queue from one scheduler's gate to another's.
 
 use super::LaunchPath;
-use crate::gate::{Gate, Order};
+use crate::gate::Gate;
 use crate::sync::{Movable, Mutex, Shared, lock};
 
 /// The gate in front of the queue, and the gates it has moved away from.
@@ -82,7 +82,6 @@ impl LaunchPath {
             // What is in flight was counted at the old gate.
             self.assume_busy();
         }
-        old.give(Order::Free);
-        old.open();
+        old.retire();
     }
 }
