@@ -1,30 +1,30 @@
-//! The gate in front of a queue's launches: one word that says go or stop.
+//! The gate in front of a queue's launches: one word that allows or stops them.
 //!
 //! ```text
-//!   scheduler                        word                       the program's threads
-//!   give(Hold) ──────────► [ orders | program's own bits ] ◄──── is_free(): one load, and on
-//!   give(Free) ──────────►            │                          enter(): counted, waits while stopped
-//!                                     │                          close()/open(): the program suspends itself
-//!        is_ready() ◄──── waiting, activity ◄────────────────── "a thread is held", "there is work"
+//!   scheduler                        word                        threads of the program
+//!   set_order(Yield) ────► [ order | program's own bits ] ◄───── is_free(): one load, nothing written
+//!   set_order(Free) ─────►            │                          enter(): counted, waits while stopped
+//!                                     │                          close()/open(): the program suspends the queue
+//!        is_ready() ◄──── waiting, activity ◄─────────────────── a thread is held, the queue has work
 //! ```
 //!
-//! The scheduler and the program write different bits of the same word, so that the launch path reads one word and
-//! neither can undo what the other did. A gate may lie in memory shared with the scheduler's process; neither side
-//! trusts the other to keep its bits sane, any value is understood.
+//! The scheduler and the program write different bits of the same word: the launch path reads one word, and neither side
+//! overwrites the other's bits. A gate may lie in memory that is shared with the scheduler's process. Neither side trusts
+//! the other: every value of the word has a meaning.
 //!
-//! Two paths lead through:
-//! * **free**: nobody competes and the program does not drive the queue itself. One load, nothing written.
-//! * **counted**: everything else. The thread is counted while it is *inside*, between the gate and the end of its
-//!   launch, so that whoever closes the gate can wait until nobody is.
+//! A launch takes one of two paths:
+//! * **free**: the task is alone on its device and the program does not suspend the queue. One load, nothing written.
+//! * **counted**: everything else. The thread counts as *inside* from the gate to the end of its launch, so that a thread
+//!   that closes the gate can wait until no thread is inside.
 //!
-//! Orders are written with two wait-free steps, never through a state that is freer than both the old and the new.
+//! An order is written in two wait-free steps. The word between them is at least as strict as the old or the new order.
 
 use std::time::Duration;
 
 use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Futex, Ordering, fence_for_loom};
 use crate::time::Nanos;
 
-/// What the scheduler allows.
+/// What the scheduler allows a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// The task is alone on its device: launch without counting or reporting anything.
@@ -48,18 +48,18 @@ pub enum Order {
 const LEADER: u32 = 1;
 const THROTTLED: u32 = 1 << 1;
 const YIELD: u32 = 1 << 2;
-/// Only together with `YIELD`.
+/// Valid only with `YIELD`.
 const DRAIN: u32 = 1 << 3;
-/// Only together with `LEADER`.
+/// Valid only with `LEADER`.
 const PEER: u32 = 1 << 4;
-/// Only together with `YIELD`.
+/// Valid only with `YIELD`.
 const EVICT: u32 = 1 << 5;
 const ORDERS: u32 = LEADER | PEER | THROTTLED | YIELD | EVICT | DRAIN;
-/// The program suspended this queue itself.
+/// The program has suspended this queue.
 const CLOSED: u32 = 1 << 16;
-/// The program drives this queue itself: never take the free path, so that closing can be waited for.
+/// The program suspends this queue itself: no launch takes the free path, so that `close` can be waited for.
 const COUNTED: u32 = 1 << 17;
-/// The program wants little in flight whatever the scheduler says.
+/// The program limits the in-flight window, whatever the order.
 const THROTTLED_BY_PROGRAM: u32 = 1 << 18;
 /// The queue has moved to another gate: a thread that still reads this one must not take the free path.
 const RETIRED: u32 = 1 << 19;
@@ -77,13 +77,13 @@ impl Order {
         }
     }
 
-    /// Whether launches wait.
+    /// Whether the order stops launches.
     #[must_use]
     pub const fn stops(self) -> bool {
         matches!(self, Self::Yield | Self::Evict | Self::Drain)
     }
 
-    /// Understands any word: the strictest bit counts.
+    /// Every word has a meaning: the strictest order in it counts.
     const fn of(word: u32) -> Self {
         if word & YIELD != 0 && word & DRAIN != 0 {
             Self::Drain
@@ -103,19 +103,21 @@ impl Order {
     }
 }
 
-/// How the gate reaches its scheduler, if there is one.
+/// How a gate notifies its scheduler.
 pub trait SchedulerLink: Send + Sync {
-    /// Something changed that the scheduler should look at. Called on a program's thread: quick, and never blocks.
+    /// Requests a decision of the scheduler: a queue became busy or idle, or a thread is held. Runs on a thread of the
+    /// program, so that it must be quick and must not block.
     fn notify(&self);
 
-    /// A queue that had nothing to do has work: somebody has to see when it falls silent. As quick as ringing.
+    /// Wakes the watcher thread: a queue that was idle has work, and its end has to be detected. Must be quick and must not
+    /// block.
     fn watch(&self) {}
 
-    /// Whether the scheduler still gives signs of life. Asked only while a thread is held.
+    /// Whether the scheduler is alive. Called only while a thread is held.
     fn alive(&self) -> bool;
 }
 
-/// No scheduler: the program alone decides.
+/// No scheduler: only the program stops its queues.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoScheduler;
 
@@ -126,10 +128,10 @@ impl SchedulerLink for NoScheduler {
     }
 }
 
-/// How long a held thread sleeps before it asks whether the scheduler is alive.
+/// How often a held thread checks that the scheduler is alive.
 pub const HEARTBEAT: Duration = Duration::from_millis(50);
 
-/// The gate. Lies in the program's memory or in a page shared with the scheduler.
+/// The gate of one queue. Lies in the program's memory or in a page that is shared with the scheduler.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Gate {
@@ -138,27 +140,27 @@ pub struct Gate {
     inside: Futex,
     /// Threads held at the gate.
     waiting: AtomicU32,
-    /// Zero if launches may have gone through uncounted, until somebody takes note.
+    /// Zero while launches may have been made uncounted that the watcher thread has not accounted for.
     counted: AtomicU16,
-    /// Not zero if the work comes in many small pieces that are waited for.
+    /// Not zero if the queue is sync-bound.
     sync_bound: AtomicU16,
-    /// Twice the launches through the counted path, plus one while there is work: see [`Gate::quiet`].
+    /// Twice the number of counted launches, plus one while the queue is busy: see [`Gate::mark_idle`].
     activity: AtomicU64,
     /// Time threads spent held, in nanoseconds.
     held_ns: AtomicU64,
     /// Times a thread was held.
     holds: AtomicU64,
-    /// Launches that were announced once more.
-    again: AtomicU64,
+    /// How often a launch marked the queue busy again after its first time.
+    repeated: AtomicU64,
 }
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Gate>() == 64);
 
-/// What a gate counted, for people to look at.
+/// Statistics of a gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GateCounts {
-    /// Launches through the counted path.
+    /// Counted launches.
     pub passes: u64,
     /// Times a thread was held.
     pub holds: u64,
@@ -166,15 +168,16 @@ pub struct GateCounts {
     pub held: Nanos,
 }
 
-/// The state of a queue's work at one moment, to be compared later. Never comes back once it has passed.
+/// The state of a queue's work at one point in time. An epoch never recurs, so that the completion of an old one cannot
+/// mark newer work idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Epoch(u64);
 
-/// The bit of an epoch that says there is work.
+/// The bit of an epoch that is set while the queue is busy.
 const BUSY: u64 = 1;
 
 impl Epoch {
-    /// There was no work at all.
+    /// Whether the queue was idle.
     #[must_use]
     pub fn is_idle(self) -> bool {
         self.0 & BUSY == 0
@@ -192,14 +195,14 @@ impl Default for Gate {
             activity: AtomicU64::new(0),
             held_ns: AtomicU64::new(0),
             holds: AtomicU64::new(0),
-            again: AtomicU64::new(0),
+            repeated: AtomicU64::new(0),
         }
     }
 }
 
 /// The scheduler's side.
 impl Gate {
-    /// Writes an order and wakes whoever it lets through.
+    /// Writes an order and wakes the threads that it releases.
     pub fn give(&self, order: Order) {
         let (set, clear) = (order.bits(), ORDERS & !order.bits());
         // Restrict before relaxing: between the two steps the word is at least as strict as one of the orders.
@@ -207,7 +210,7 @@ impl Gate {
         let before = self.word.word().fetch_or(set, Ordering::SeqCst);
         let before = before | self.word.word().fetch_and(!clear, Ordering::SeqCst);
         if order == Order::Free {
-            // Afterwards: who takes note of it before is told again.
+            // After the order: a thread that accounted for uncounted launches before this has to do so again.
             self.counted.store(0, Ordering::SeqCst);
         }
         if before & YIELD != 0 && set & YIELD == 0 {
@@ -221,42 +224,42 @@ impl Gate {
         Order::of(self.word.word().load(Ordering::SeqCst) & ORDERS)
     }
 
-    /// Whether launches may have gone through uncounted since somebody last took note.
+    /// Whether uncounted launches may have been made since the last [`Gate::take_uncounted`].
     #[must_use]
     pub fn has_uncounted(&self) -> bool {
         self.counted.load(Ordering::SeqCst) == 0
     }
 
-    /// Takes note of them. Answers whether there may have been any.
+    /// Returns whether uncounted launches may have been made; the caller accounts for them.
     #[must_use]
     pub fn take_uncounted(&self) -> bool {
         let uncounted = self.counted.swap(1, Ordering::SeqCst) == 0;
         if self.order() == Order::Free {
-            // There will be more.
+            // More may follow.
             self.counted.store(0, Ordering::SeqCst);
         }
         uncounted
     }
 
-    /// Has work that is not finished, or a thread held here.
+    /// Whether the queue is busy or a thread is held at the gate.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        // SeqCst: pairs with the writes in `mark_busy`, `quiet` and `hold_thread`, which ring after writing.
+        // SeqCst: pairs with the writes in `mark_busy`, `mark_idle` and `hold_thread`, which notify after writing.
         !self.epoch().is_idle() || self.waiting.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether the program waits for each of many small pieces of work.
+    /// Whether the queue is sync-bound: the program waits for each small piece of its work.
     #[must_use]
     pub fn is_sync_bound(&self) -> bool {
         self.sync_bound.load(Ordering::Relaxed) != 0
     }
 
-    /// What happened here so far.
+    /// The gate's statistics.
     #[must_use]
     pub fn counts(&self) -> GateCounts {
         GateCounts {
             passes: (self.activity.load(Ordering::Relaxed) >> 1)
-                .saturating_sub(self.again.load(Ordering::Relaxed)),
+                .saturating_sub(self.repeated.load(Ordering::Relaxed)),
             holds: self.holds.load(Ordering::Relaxed),
             held: Nanos(self.held_ns.load(Ordering::Relaxed)),
         }
@@ -265,28 +268,29 @@ impl Gate {
 
 /// The launch path.
 impl Gate {
-    /// Whether the launch may go on at once with nothing counted. The only cost of being scheduled while alone.
+    /// Whether a launch may proceed uncounted. This load is the only cost of a launch while the task is alone on its device.
     #[must_use]
     #[inline]
     pub fn is_free(&self) -> bool {
-        // Acquire: what the scheduler did before it freed us happened before our launch. Pairs with `give`.
+        // Acquire, with the writes in `set_order`: what the scheduler did before the order happened before this launch.
         self.word.word().load(Ordering::Acquire) == 0
     }
 
-    /// Dependencies until launching is allowed and counts the thread as inside. Every `enter` is followed by one `leave`.
+    /// Waits until launching is allowed and counts the thread as inside. Every `enter` needs one [`Gate::leave`].
     pub fn enter(&self, link: &dyn SchedulerLink) -> Order {
         self.enter_unless(YIELD | CLOSED, link)
     }
 
-    /// As [`Gate::enter`], but does not wait for the scheduler: for a queue whose device holds what is launched.
-    pub fn enter_held(&self, link: &dyn SchedulerLink) -> Order {
+    /// As [`Gate::enter`], but does not wait for the scheduler's order: for a queue whose device accepts launches while it is
+    /// stopped.
+    pub fn enter_despite_order(&self, link: &dyn SchedulerLink) -> Order {
         self.enter_unless(CLOSED, link)
     }
 
     fn enter_unless(&self, stopping: u32, link: &dyn SchedulerLink) -> Order {
         loop {
-            // Count first, look second; `close` closes first and looks at the count second. SeqCst on both sides, so
-            // one of the two always sees the other.
+            // This thread counts itself first and reads the word second; `close` writes the word first and reads the count
+            // second. SeqCst on both sides: one of the two threads sees the other's write.
             self.inside.word().fetch_add(1, Ordering::SeqCst);
             fence_for_loom();
             let word = self.word.word().load(Ordering::SeqCst);
@@ -298,7 +302,7 @@ impl Gate {
         }
     }
 
-    /// The launch is over, or did not happen.
+    /// The launch has returned, or was not made.
     pub fn leave(&self) {
         let last = self.inside.word().fetch_sub(1, Ordering::SeqCst) == 1;
         fence_for_loom();
@@ -307,7 +311,7 @@ impl Gate {
         }
     }
 
-    /// Says that work is about to be launched. Rings on the edge from idle to ready.
+    /// Marks the queue busy before a launch. Notifies the scheduler if the queue was idle.
     pub fn mark_busy(&self, link: &dyn SchedulerLink) {
         let mut before = self.activity.load(Ordering::SeqCst);
         loop {
@@ -323,22 +327,23 @@ impl Gate {
         }
     }
 
-    /// Says it of a launch that was announced already, and had to wait outside.
+    /// As [`Gate::mark_busy`], for a launch that was counted before and had to leave the gate and wait.
     pub fn mark_busy_again(&self, link: &dyn SchedulerLink) {
-        self.again.fetch_add(1, Ordering::Relaxed);
+        self.repeated.fetch_add(1, Ordering::Relaxed);
         self.mark_busy(link);
     }
 
-    /// The state of the work now. Take it before waiting for the device.
+    /// The present epoch. Read it before waiting for the device.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         Epoch(self.activity.load(Ordering::SeqCst))
     }
 
-    /// Says that everything launched before `epoch` was taken has completed. Becomes idle, and rings, unless more was
-    /// launched since. Answers whether the queue is idle now.
+    /// Marks the queue idle and notifies the scheduler, unless more was launched since `epoch`. Returns whether the queue is
+    /// idle.
     ///
-    /// The caller must have seen, after taking the epoch, that nobody is inside or that the wait covered them.
+    /// Everything launched before `epoch` was read must have completed. The caller must have checked, after reading the epoch,
+    /// that no thread was inside, or that its wait covered the launches of the threads inside.
     pub fn mark_idle(&self, epoch: Epoch, link: &dyn SchedulerLink) -> bool {
         if epoch.is_idle() {
             return self.epoch().is_idle();
@@ -353,10 +358,10 @@ impl Gate {
         }
     }
 
-    /// Says whether the work comes in many small pieces that are waited for. Rings if that is new.
+    /// Sets whether the queue is sync-bound. Notifies the scheduler of a change.
     pub fn set_sync_bound(&self, sync_bound: bool, link: &dyn SchedulerLink) {
         if self.is_sync_bound() != sync_bound {
-            // Relaxed: who rings has written before, and who is called reads afterwards.
+            // Relaxed: the notification orders this write before the scheduler's read.
             self.sync_bound.store(sync_bound.into(), Ordering::Relaxed);
             link.notify();
         }
@@ -382,10 +387,10 @@ impl Gate {
         }
         self.holds.fetch_add(1, Ordering::Relaxed);
         let since = Nanos::now();
-        // Sleeps only on a word that was itself seen to stop us.
+        // Sleep only on a word that stops this thread.
         while seen & stopping != 0 {
             self.word.wait(seen, Some(HEARTBEAT));
-            // Nobody stays suspended by a dead scheduler. The program's own suspension is another matter.
+            // A dead scheduler holds no thread. The program's own suspension stays.
             if seen & YIELD != 0 && !link.alive() {
                 self.give(Order::Free);
             }
@@ -396,16 +401,17 @@ impl Gate {
     }
 }
 
-/// The program's own control.
+/// The program's side.
 impl Gate {
-    /// Whether threads are inside or held: then it cannot become another queue's.
+    /// Whether threads are inside or held: then the gate cannot be given to another queue.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.is_occupied() || self.waiting.load(Ordering::SeqCst) != 0
     }
 
-    /// Forgets everything, for a new queue in the place of an old one that nobody uses any more. Not who is counted: a
-    /// thread that comes late takes back what it added.
+    /// Clears the gate for a new queue in the slot of an old one that no thread uses any more.
+    ///
+    /// The counts of threads inside and held stay: a thread that still leaves subtracts what it added.
     pub fn reset(&self) {
         for count in [&self.activity, &self.held_ns, &self.holds] {
             count.store(0, Ordering::SeqCst);
@@ -416,28 +422,27 @@ impl Gate {
         self.word.wake_all();
     }
 
-    /// From now on every launch is counted, so that closing can be waited for. For queues the program drives itself.
+    /// From now on every launch is counted, so that [`Gate::close`] can be waited for: the program suspends this queue itself.
     pub fn count_all(&self) {
         self.word.word().fetch_or(COUNTED, Ordering::SeqCst);
     }
 
-    /// Whether the program wants its own work in flight limited even when the scheduler does not ask for it.
-    pub fn throttle_always(&self, pace: bool) {
-        if pace {
+    /// Sets whether the in-flight window is limited whatever the order.
+    pub fn throttle_always(&self, is_limited: bool) {
+        if is_limited {
             self.word.word().fetch_or(THROTTLED_BY_PROGRAM, Ordering::SeqCst);
         } else {
             self.word.word().fetch_and(!THROTTLED_BY_PROGRAM, Ordering::SeqCst);
         }
     }
 
-    /// Lets no new launch through. May be repeated. Threads that are inside already finish their launch: see
-    /// [`Gate::wait_until_empty`].
+    /// Stops new launches. May be repeated. Threads that are inside finish their launch: see [`Gate::wait_until_empty`].
     pub fn close(&self) {
         self.word.word().fetch_or(CLOSED, Ordering::SeqCst);
         fence_for_loom();
     }
 
-    /// Dependencies until nobody is inside any more, or until `give_up` says so; asked about once a millisecond.
+    /// Waits until no thread is inside or `give_up` returns true. Calls `give_up` about once a millisecond.
     pub fn wait_until_empty(&self, give_up: impl Fn() -> bool) {
         loop {
             let inside = self.inside.word().load(Ordering::SeqCst);
@@ -448,7 +453,7 @@ impl Gate {
         }
     }
 
-    /// Takes back [`Gate::close`] and wakes whoever waited. May be repeated.
+    /// Undoes [`Gate::close`] and wakes the threads that wait. May be repeated.
     pub fn open(&self) {
         let before = self.word.word().fetch_and(!CLOSED, Ordering::SeqCst);
         if before & CLOSED != 0 {
@@ -456,7 +461,7 @@ impl Gate {
         }
     }
 
-    /// Takes over what the program itself wanted of another gate.
+    /// Takes over the program's own bits of another gate.
     pub fn adopt(&self, other: &Self) {
         let own = other.word.word().load(Ordering::SeqCst) & (CLOSED | COUNTED | THROTTLED_BY_PROGRAM);
         self.word.word().fetch_or(own, Ordering::SeqCst);
@@ -470,13 +475,13 @@ impl Gate {
         self.open();
     }
 
-    /// Whether the program or the scheduler stops launches.
+    /// Whether launches are stopped, by the scheduler or by the program.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.word.word().load(Ordering::SeqCst) & (YIELD | CLOSED) != 0
     }
 
-    /// Whether the program itself stopped launches.
+    /// Whether the program has stopped launches.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.word.word().load(Ordering::SeqCst) & CLOSED != 0
@@ -489,14 +494,14 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[derive(Default)]
-    struct Notifier {
-        rung: AtomicUsize,
+    struct TestLink {
+        notifications: AtomicUsize,
         dead: bool,
     }
 
-    impl SchedulerLink for Notifier {
+    impl SchedulerLink for TestLink {
         fn notify(&self) {
-            self.rung.fetch_add(1, Ordering::SeqCst);
+            self.notifications.fetch_add(1, Ordering::SeqCst);
         }
         fn alive(&self) -> bool {
             !self.dead
@@ -504,12 +509,15 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_free_for_a_moment_has_launched_uncounted() {
+    fn gate_that_was_free_may_have_uncounted_launches() {
         let gate = Gate::default();
-        assert!(gate.take_uncounted() && gate.take_uncounted(), "nobody counts while it is free");
+        assert!(
+            gate.take_uncounted() && gate.take_uncounted(),
+            "no launch is counted while the gate is free"
+        );
         gate.give(Order::Throttled);
         assert!(gate.take_uncounted());
-        assert!(!gate.take_uncounted(), "noted");
+        assert!(!gate.take_uncounted(), "they were accounted for");
         for order in [Order::Leader, Order::Yield, Order::Drain, Order::Peer] {
             gate.give(order);
         }
@@ -520,13 +528,11 @@ mod tests {
     }
 
     #[test]
-    fn orders_and_the_programs_own_bits_do_not_disturb_each_other() {
+    fn orders_and_the_programs_own_bits_are_independent() {
         let gate = Gate::default();
         gate.close();
-        let (hold, freeze, stop) = (Order::Yield, Order::Evict, Order::Drain);
-        for order in
-            [hold, Order::Throttled, stop, hold, freeze, stop, Order::Free, stop, freeze, Order::Leader]
-        {
+        use Order::{Drain, Evict, Free, Leader, Throttled, Yield};
+        for order in [Yield, Throttled, Drain, Yield, Evict, Drain, Free, Drain, Evict, Leader] {
             gate.give(order);
             assert_eq!(gate.order(), order);
             assert!(gate.is_closed());
@@ -537,52 +543,52 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_in_the_word_is_read_as_the_strictest_order_it_contains() {
+    fn invalid_word_is_read_as_the_strictest_order_in_it() {
         assert_eq!(Order::of(u32::MAX), Order::Drain);
-        assert_eq!(Order::of(DRAIN | EVICT | PEER), Order::Free, "they say nothing alone");
+        assert_eq!(Order::of(DRAIN | EVICT | PEER), Order::Free, "they are valid only with another bit");
         assert_eq!(Order::of(LEADER | THROTTLED), Order::Throttled);
         assert_eq!(Order::of(1 << 9), Order::Free);
     }
 
     #[test]
-    fn only_edges_ring() {
-        let (gate, notifier) = (Gate::default(), Notifier::default());
-        gate.mark_busy(&notifier);
-        gate.mark_busy(&notifier);
-        assert_eq!(notifier.rung.load(Ordering::SeqCst), 1);
+    fn only_changes_between_busy_and_idle_notify_the_scheduler() {
+        let (gate, link) = (Gate::default(), TestLink::default());
+        gate.mark_busy(&link);
+        gate.mark_busy(&link);
+        assert_eq!(link.notifications.load(Ordering::SeqCst), 1);
         let epoch = gate.epoch();
-        assert!(gate.mark_idle(epoch, &notifier));
-        assert!(gate.mark_idle(epoch, &notifier), "said twice");
-        assert_eq!(notifier.rung.load(Ordering::SeqCst), 2);
+        assert!(gate.mark_idle(epoch, &link));
+        assert!(gate.mark_idle(epoch, &link), "repeated");
+        assert_eq!(link.notifications.load(Ordering::SeqCst), 2);
     }
 
     #[test]
-    fn work_launched_after_the_epoch_keeps_the_queue_ready() {
-        let (gate, notifier) = (Gate::default(), Notifier::default());
-        gate.mark_busy(&notifier);
+    fn work_launched_after_the_epoch_keeps_the_queue_busy() {
+        let (gate, link) = (Gate::default(), TestLink::default());
+        gate.mark_busy(&link);
         let epoch = gate.epoch();
-        gate.mark_busy(&notifier);
-        assert!(!gate.mark_idle(epoch, &notifier));
+        gate.mark_busy(&link);
+        assert!(!gate.mark_idle(epoch, &link));
         assert!(gate.is_ready());
     }
 
     #[test]
-    fn an_epoch_does_not_come_back_after_the_queue_was_idle() {
-        let (gate, notifier) = (Gate::default(), Notifier::default());
-        gate.mark_busy(&notifier);
+    fn epoch_does_not_recur_after_the_queue_was_idle() {
+        let (gate, link) = (Gate::default(), TestLink::default());
+        gate.mark_busy(&link);
         let old = gate.epoch();
-        assert!(gate.mark_idle(old, &notifier));
-        gate.mark_busy(&notifier);
-        assert!(!gate.mark_idle(old, &notifier), "what was waited for long ago says nothing about new work");
+        assert!(gate.mark_idle(old, &link));
+        gate.mark_busy(&link);
+        assert!(!gate.mark_idle(old, &link), "an old epoch must not mark new work idle");
         assert!(gate.is_ready());
     }
 
     #[test]
-    fn a_dead_scheduler_frees_whoever_it_held() {
+    fn dead_scheduler_releases_held_threads() {
         let gate = Gate::default();
         gate.give(Order::Yield);
-        let dead = Notifier { dead: true, ..Notifier::default() };
-        assert_eq!(gate.enter(&dead), Order::Free);
+        let link = TestLink { dead: true, ..TestLink::default() };
+        assert_eq!(gate.enter(&link), Order::Free);
         assert_eq!(gate.counts().holds, 1);
         assert!(!gate.is_ready());
     }

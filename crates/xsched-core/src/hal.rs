@@ -1,20 +1,41 @@
-//! The contract between the core and a platform: what a hardware queue must be able to do.
+//! The hardware abstraction: what the core requires of one hardware queue, and what it guarantees to the platform.
 //!
-//! What the core guarantees to a backend:
-//! 1. `preempt` and `restore` of one queue are never called at the same time.
-//! 2. `preempt` is only asked for a level that `capabilities` offers.
-//! 3. Nothing is called after the queue was dropped.
+//! A platform implements [`HwQueue`] once. Only `device`, `capabilities`, `mark`, `progress`, `synchronize`, `preempt` and
+//! `restore` are required; the other functions have defaults for a device without that feature. [`crate::NullQueue`] is a
+//! template, and the conformance suite (feature `conformance`) checks the contract below for any platform.
 //!
-//! What a backend guarantees to the core:
-//! 1. Commands of one queue complete in the order they were launched.
-//! 2. A marker completes when everything launched on the queue before it has, and not sooner.
-//! 3. Markers have numbers that grow in the order they lie on the device, whoever places them.
-//! 4. `progress` never goes back and never blocks.
+//! Launching is not part of the trait: programs launch through the vendor's own functions, on their own threads.
+//!
+//! # Contract
+//!
+//! The core guarantees to a platform:
+//! 1. `preempt`, `restore` and `order_changed` of one queue are never called at the same time.
+//! 2. `preempt` is called only with a level that `capabilities` offers.
+//! 3. No function is called after the queue was dropped.
+//!
+//! All other functions may be called from any thread at any time, also while another thread is inside `preempt` or `mark`.
+//!
+//! A platform guarantees to the core:
+//! 1. Commands of one queue complete in the order in which they were launched.
+//! 2. A marker completes when everything launched on the queue before it has completed, and not earlier.
+//! 3. Marker numbers increase in the order in which the markers lie on the device, whichever thread placed them.
+//! 4. `progress` never decreases and never blocks.
 //! 5. A queue that offers level 2 can be stopped at every marker, if not between any two commands.
 //! 6. `preempt` and `restore` may be repeated without effect.
-//! 7. A call that cannot be carried out answers with an error; it neither panics nor prints.
+//! 7. `restore` resumes a queue while other threads are blocked inside the driver on that queue.
+//! 8. A call that cannot be carried out returns an error. It does not panic, print or end the process.
 //!
-//! The conformance suite (feature `conformance`) checks all of this for any backend.
+//! # When the functions are called
+//!
+//! | function                 | by which thread                                    | when                                              |
+//! |--------------------------|----------------------------------------------------|---------------------------------------------------|
+//! | `mark`                   | a launching thread; the watcher thread             | the window needs a marker; the queue may be idle  |
+//! | `progress`               | launching threads, the watcher thread              | the window is full; the queue may be idle         |
+//! | `wait`                   | a launching thread                                 | the window of a throttled queue is full           |
+//! | `order_changed`          | the enforcer thread                                | the order changed, at level 3                     |
+//! | `set_has_work`           | the enforcer thread, launching and waiting threads | before a stop and during it                       |
+//! | `preempt`, `restore`     | the enforcer thread; a thread of the program       | the order or the program stops or resumes a queue |
+//! | `trigger_context_switch` | a launching thread                                 | before a large launch of an idle leader           |
 
 use std::time::Duration;
 
@@ -24,59 +45,59 @@ use crate::level::{Capabilities, Level};
 use crate::sync::sleep;
 use crate::time::Nanos;
 
-/// The number of a marker on its queue: the first has more than 0, each a greater one than the one before.
+/// The number of a marker on its queue. The first is greater than 0, and each is greater than the one placed before it.
 pub type Marker = u64;
 
 /// How far a queue has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The last marker that completed; 0 before the first.
+    /// The last marker that has completed; 0 before the first.
     pub marker: Marker,
-    /// When it completed by the device's clock, where the device tells. Without it the core takes the time at which
-    /// it looked.
+    /// When it completed, by the device's clock converted to [`Nanos::now`]. `None` if the device does not report times: the
+    /// core then uses the time at which it called [`HwQueue::progress`].
     pub at: Option<Nanos>,
 }
 
-/// How long whoever waits for a marker sleeps before it looks again.
-const LOOK_AGAIN: Duration = Duration::from_micros(50);
+/// How often the default [`HwQueue::wait`] reads the progress.
+const PROGRESS_POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Why the hardware did not do what it was asked to.
+/// Why a hardware queue did not carry out a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HalError {
-    /// This queue cannot be stopped that deep; the message says what it has and why.
+    /// The device does not offer the requested level. The message names the level that it offers and the reason.
     #[error(transparent)]
     Level(#[from] crate::level::LevelError),
-    /// The driver refused.
+    /// The driver rejected the call.
     #[error("{device}: {what} failed: {why}")]
     Driver {
-        /// The device, in words.
+        /// The device's name for messages.
         device: String,
-        /// What was attempted.
+        /// The operation, as in "placing a marker".
         what: &'static str,
-        /// What the driver said.
+        /// The driver's error.
         why: String,
     },
 }
 
-/// One hardware queue of one device, as the core sees it.
-///
-/// Launching is not part of it: programs launch through the vendor's own functions, on their own threads; the core
-/// only needs to know how far the queue has come and how to stop it.
+/// One hardware queue of one device. The module's documentation states the contract.
 pub trait HwQueue: Send + Sync {
-    /// The device the queue belongs to.
+    /// The device to which the queue belongs.
     fn device(&self) -> DeviceId;
 
-    /// The levels the queue can be preempted at.
+    /// The levels at which the queue can be preempted.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Asks the device to report the marker that is answered once everything launched before this call has completed.
+    /// Places a marker behind everything launched on the queue before this call, and returns its number.
+    ///
+    /// May block for as long as a launch may, such as on a queue that is full.
     fn mark(&self) -> Result<Marker, HalError>;
 
-    /// How far the device has come: one load, or a cheap query.
+    /// The last marker that has completed. One load or a cheap query: launching threads call this.
     fn progress(&self) -> Progress;
 
-    /// Dependencies until `marker` has completed or the time is up; says whether it completed. By itself it asks for the progress
-    /// again and again.
+    /// Waits until `marker` has completed or the time has passed. Returns whether it has completed.
+    ///
+    /// The default polls [`HwQueue::progress`] every 50 us. Override it if the device can wake a thread.
     fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError> {
         let deadline = Nanos::now() + timeout.into();
         loop {
@@ -88,55 +109,64 @@ pub trait HwQueue: Send + Sync {
             if left == Nanos::ZERO {
                 return Ok(false);
             }
-            sleep(LOOK_AGAIN.min(left.into()));
+            sleep(PROGRESS_POLL_INTERVAL.min(left.into()));
         }
     }
 
-    /// Fails if the queue may be waiting for the program itself: the thread that would wait may be the one to let it go on.
+    /// Returns an error if the queue may be waiting for the program itself, such as for an event that the program sets.
+    ///
+    /// The thread that would wait may be the one that has to set it. The core then launches without waiting for room.
     fn check_waitable(&self) -> Result<(), HalError> {
         Ok(())
     }
 
-    /// Dependencies until everything launched so far has completed.
+    /// Waits until everything launched so far has completed.
     fn synchronize(&self) -> Result<(), HalError>;
 
-    /// Stops what the device holds of this queue: at [`Level::Deactivate`] commands that have not begun, at
-    /// [`Level::Interrupt`] the running one too. Returns once the device has stopped.
+    /// Stops the queue on the device. Returns once the device has stopped it.
+    ///
+    /// At [`Level::Deactivate`] commands that have not started do not start; the running command may complete. At
+    /// [`Level::Interrupt`] the running command stops too.
     fn preempt(&self, level: Level) -> Result<(), HalError>;
 
-    /// Lets the queue run on where it was stopped.
+    /// Resumes the queue where it was stopped.
     fn restore(&self) -> Result<(), HalError>;
 
-    /// Whether anything was launched on the queue that is not done; it has, until this is called. Called before it is
-    /// stopped, and while it is. A queue that has nothing must not stand still: programs copy and wait there, too, which
-    /// nobody sees, and so nobody would let them go on.
+    /// Reports whether the queue has work: commands that were launched and have not completed. Until the first call it has.
+    ///
+    /// Called before each stop and while the queue is stopped. A stopped queue without work must not stall: programs also copy
+    /// and synchronize there, which is not counted as work, so that the scheduler would not resume the queue for them.
     fn set_has_work(&self, has_work: bool) {
         let _ = has_work;
     }
 
-    /// The scheduler's order for this queue is another now. For devices that can be told beforehand who may take them
-    /// from whom, as with timeslices; only called at [`Level::Interrupt`], else with [`Order::Free`].
+    /// The scheduler's order for this queue has changed.
+    ///
+    /// For devices that can be configured in advance, such as with time slices. Called only at [`Level::Interrupt`], and with
+    /// [`Order::Free`] when the queue leaves that level.
     fn order_changed(&self, order: Order) {
         let _ = order;
     }
 
-    /// Something is about to be launched that takes its time to get to the device, which others may be using: has the device
-    /// turn to this queue meanwhile. Only called for a queue that has nothing to do.
+    /// Makes the device switch to this queue's context now: a large launch follows, which takes long to reach the device.
+    ///
+    /// Called only for a leader that is idle, while other tasks may use the device.
     fn trigger_context_switch(&self) {}
 
-    /// Whether at [`Level::Interrupt`] the device takes itself from a queue that was told to hold, by what it was told in
-    /// [`HwQueue::order_changed`]. Then [`HwQueue::preempt`] is only asked for where the queue has to stand still.
+    /// Whether the device preempts a queue with the order [`Order::Yield`] by itself at [`Level::Interrupt`], as configured in
+    /// [`HwQueue::order_changed`]. Then [`HwQueue::preempt`] is called only for the orders evict and drain and for a queue
+    /// that its program suspends.
     fn preempts_by_time_slice(&self) -> bool {
         false
     }
 
-    /// Whether what is launched on a queue that is stopped at level 2 or 3 stays behind the point where it was stopped, as
-    /// long as a marker is placed first. Then the program's threads need not wait while it is.
+    /// Whether commands that are launched on a queue stopped at level 2 or 3 stay behind the point where it was stopped. The
+    /// core places a marker before the first of them. Then launching threads need not wait at the gate during the stop.
     fn accepts_launches_while_stopped(&self) -> bool {
         false
     }
 
-    /// Whether any thread may call [`HwQueue::mark`], and not only the one that launches.
+    /// Whether any thread may call [`HwQueue::mark`], and not only the launching thread.
     fn can_mark_from_any_thread(&self) -> bool {
         true
     }

@@ -1,55 +1,55 @@
-//! Hints: what a task tells the policy about itself. Every value is checked once, here, where it enters.
+//! Hints: what a program or its user requests for a task. Constructors check the range of every value.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::time::Nanos;
 
-/// Why a hint was refused. Names the field, the value and what is allowed.
+/// Why a hint was rejected: the field, the value and the allowed range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {value} is out of range: allowed is {allowed}")]
 pub struct HintError {
-    /// Which hint.
+    /// The name of the hint.
     pub field: &'static str,
-    /// What was given.
+    /// The rejected value.
     pub value: String,
-    /// What may be given.
+    /// The allowed range.
     pub allowed: &'static str,
 }
 
-fn refuse<T>(field: &'static str, value: impl fmt::Display, allowed: &'static str) -> Result<T, HintError> {
+fn reject<T>(field: &'static str, value: impl fmt::Display, allowed: &'static str) -> Result<T, HintError> {
     Err(HintError { field, value: value.to_string(), allowed })
 }
 
-/// Importance; bigger is more important.
+/// The priority of a task: the higher number takes precedence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(i16);
 
 impl Priority {
-    /// A task that must not run at all.
+    /// The task never runs.
     pub const NO_EXECUTE: Self = Self(-256);
-    /// The least important.
+    /// The lowest priority at which a task runs.
     pub const MIN: Self = Self(-255);
     /// `low` on the command line.
     pub const LOW: Self = Self(-100);
-    /// What a task has unless told otherwise.
+    /// The priority of a task without this hint; `normal` on the command line.
     pub const DEFAULT: Self = Self(0);
     /// `high` on the command line.
     pub const HIGH: Self = Self(100);
-    /// The most important.
+    /// The highest priority.
     pub const MAX: Self = Self(255);
 
     const ALLOWED: &str = "-256 (never run) to 255, low, normal or high";
 
-    /// Checks the range.
+    /// Fails if the value is out of range.
     pub fn new(n: i64) -> Result<Self, HintError> {
         match i16::try_from(n) {
             Ok(p) if (Self::NO_EXECUTE.0..=Self::MAX.0).contains(&p) => Ok(Self(p)),
-            _ => refuse("priority", n, Self::ALLOWED),
+            _ => reject("priority", n, Self::ALLOWED),
         }
     }
 
-    /// As a number.
+    /// The number.
     #[must_use]
     pub const fn get(self) -> i16 {
         self.0
@@ -65,7 +65,7 @@ impl FromStr for Priority {
             "high" => Ok(Self::HIGH),
             other => match other.parse() {
                 Ok(n) => Self::new(n),
-                Err(_) => refuse("priority", format_args!("`{s}`"), Self::ALLOWED),
+                Err(_) => reject("priority", format_args!("`{s}`"), Self::ALLOWED),
             },
         }
     }
@@ -77,23 +77,24 @@ impl fmt::Display for Priority {
     }
 }
 
-/// Share of a device in percent. Shares of the tasks present are weights: they need not add up to 100.
+/// The requested part of a device's time, in percent. The shares of the tasks on a device are weights: they need not add up to
+/// 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Share(u8);
 
 impl Share {
-    /// What a task has unless told otherwise.
+    /// The share of a task without this hint.
     pub const DEFAULT: Self = Self(100);
 
-    /// Checks the range.
+    /// Fails if the value is out of range.
     pub fn new(percent: i64) -> Result<Self, HintError> {
         match u8::try_from(percent) {
             Ok(p) if p <= 100 => Ok(Self(p)),
-            _ => refuse("share", percent, "0 to 100 (percent)"),
+            _ => reject("share", percent, "0 to 100 (percent)"),
         }
     }
 
-    /// In percent.
+    /// The share in percent.
     #[must_use]
     pub const fn percent(self) -> u8 {
         self.0
@@ -106,23 +107,23 @@ impl Default for Share {
     }
 }
 
-/// How long a turn lasts under the policies that take turns.
+/// How long one task has a device before the next, under policies with time slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timeslice(Nanos);
 
 impl Timeslice {
-    /// What policies use unless told otherwise.
+    /// The time slice if none was set.
     pub const DEFAULT: Self = Self(Nanos::from_micros(5_000));
 
-    /// Checks the range; microseconds, as in the reference interface.
+    /// Fails if the value is out of range. Microseconds, as in the original C++ XSched.
     pub fn from_micros(us: i64) -> Result<Self, HintError> {
         match u64::try_from(us) {
             Ok(n) if (100..=10_000_000).contains(&n) => Ok(Self(Nanos::from_micros(n))),
-            _ => refuse("timeslice", us, "100 to 10000000 (microseconds)"),
+            _ => reject("timeslice", us, "100 to 10000000 (microseconds)"),
         }
     }
 
-    /// As a span.
+    /// The duration.
     #[must_use]
     pub const fn get(self) -> Nanos {
         self.0
@@ -135,61 +136,61 @@ impl Default for Timeslice {
     }
 }
 
-/// A span a task must be done in, counted from the moment it became ready.
+/// How long after it arrived a task's work is to be complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Deadline(Nanos);
 
 impl Deadline {
-    /// Checks the range; microseconds. "No deadline" is the absence of this value.
+    /// Fails if the value is out of range. Microseconds. A task without a deadline has no value of this type.
     pub fn from_micros(us: i64) -> Result<Self, HintError> {
         match u64::try_from(us) {
             Ok(n) if (1..=MAX_SPAN_US).contains(&n) => Ok(Self(Nanos::from_micros(n))),
-            _ => refuse("deadline", us, "1 to 86400000000 (microseconds)"),
+            _ => reject("deadline", us, "1 to 86400000000 (microseconds)"),
         }
     }
 
-    /// As a span.
+    /// The duration.
     #[must_use]
     pub const fn get(self) -> Nanos {
         self.0
     }
 }
 
-/// A day: longer spans are mistakes of unit.
+/// One day: a longer duration is a mistake of unit.
 const MAX_SPAN_US: u64 = 86_400_000_000;
 
-/// How long a task can wait before it becomes critical, and its priority before and after.
+/// How long a task's work may wait before it becomes critical, and its priority before and after that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Laxity {
-    /// How long it can wait, counted from the moment it became ready.
+    /// How long the work may wait after it arrived.
     pub span: Nanos,
-    /// Its priority until then.
+    /// The priority until then.
     pub lax: Priority,
-    /// Its priority afterwards.
+    /// The priority afterwards.
     pub critical: Priority,
 }
 
 impl Laxity {
-    /// Checks all three; microseconds.
+    /// Fails if one of the values is out of range. `span_us` in microseconds.
     pub fn new(span_us: i64, lax: i64, critical: i64) -> Result<Self, HintError> {
         let span = match u64::try_from(span_us) {
             Ok(n) if n <= MAX_SPAN_US => Nanos::from_micros(n),
-            _ => return refuse("laxity", span_us, "0 to 86400000000 (microseconds)"),
+            _ => return reject("laxity", span_us, "0 to 86400000000 (microseconds)"),
         };
         Ok(Self { span, lax: Priority::new(lax)?, critical: Priority::new(critical)? })
     }
 }
 
-/// All that a policy may know about one task's hint_request.
+/// All hints of one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
-    /// Importance.
+    /// The priority.
     pub priority: Priority,
-    /// Share of the device.
+    /// The requested part of the device's time.
     pub share: Share,
-    /// Span to be done in, if there is one.
+    /// When the work is to be complete.
     pub deadline: Option<Deadline>,
-    /// Span to wait before becoming critical, if there is one.
+    /// How long the work may wait.
     pub laxity: Option<Laxity>,
 }
 
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_field_the_value_and_the_range() {
+    fn rejections_name_the_field_the_value_and_the_range() {
         for (error, expected) in [
             (
                 Priority::new(256).unwrap_err(),

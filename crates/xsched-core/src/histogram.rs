@@ -1,9 +1,9 @@
-//! Spans of time in little memory.
+//! A histogram of durations with logarithmic buckets.
 
-/// Counts of values in buckets that are each at most one part in `2^BITS` as wide as what they hold: with 7 a quantile
-/// is off by less than half a percent, with 4 by less than four. The maximum is exact.
+/// Counts values in buckets whose width is at most `2^-BITS` of the values in them: with 7 bits a quantile is off by less
+/// than 0.5 percent, with 4 bits by less than 4 percent. The maximum is exact.
 ///
-/// Adding histograms up gives the same result in any order, so that threads need no agreement on who goes first.
+/// Adding histograms gives the same result in any order, so that threads can add theirs without synchronizing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram<const BITS: u32> {
     counts: Vec<u64>,
@@ -23,13 +23,13 @@ impl<const BITS: u32> Histogram<BITS> {
         self.max = self.max.max(value);
     }
 
-    /// Counts all that another has counted.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Self) {
         if other.counts.len() > self.counts.len() {
             self.counts.resize(other.counts.len(), 0);
         }
-        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
-            *mine += theirs;
+        for (own, added) in self.counts.iter_mut().zip(&other.counts) {
+            *own += added;
         }
         self.total += other.total;
         self.max = self.max.max(other.max);
@@ -79,18 +79,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_is_shown_within_half_a_percent() {
+    fn every_value_is_within_half_a_percent() {
         for value in (0..300)
             .chain((0..57).map(|bit| (1 << bit) + (1 << bit) / 3))
             .chain([1_000_000, 86_400_000_000_000])
         {
-            let shown = middle::<7>(bucket::<7>(value));
-            assert!(shown.abs_diff(value) * 200 <= value, "{value} is shown as {shown}");
+            let reported = middle::<7>(bucket::<7>(value));
+            assert!(reported.abs_diff(value) * 200 <= value, "{value} is reported as {reported}");
         }
     }
 
     #[test]
-    fn fewer_bits_are_coarser_and_the_longest_value_still_fits() {
+    fn fewer_bits_are_coarser_and_the_largest_value_fits() {
         let mut coarse = Histogram::<4>::default();
         (1..=1000).for_each(|us| coarse.record(us * 1000));
         assert!(coarse.quantile(990).abs_diff(990_000) * 25 <= 990_000);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_count_from_below_and_adding_up_is_the_same_as_recording_all() {
+    fn quantiles_count_from_below_and_adding_equals_recording() {
         let (mut low, mut high, mut both) =
             (Histogram::<7>::default(), Histogram::default(), Histogram::default());
         for value in 1..=100 {

@@ -1,4 +1,4 @@
-//! Names for things, each its own type so that none is taken for another.
+//! Ids, each with a type of its own so that they cannot be confused.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ id!(
     ProcessId(u32), "pid {}"
 );
 
-/// What kind of accelerator a device is. Values are those of the reference interface.
+/// What kind of accelerator a device is. The values are those of the original C++ XSched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum DeviceKind {
@@ -52,19 +52,19 @@ pub enum DeviceKind {
 }
 
 /// One accelerator of this machine: its kind in the upper half, its PCI address (or another number that is unique
-/// among its kind) in the lower, as in the reference interface.
+/// among its kind) in the lower half, as in the original C++ XSched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct DeviceId(pub u64);
 
 impl DeviceId {
-    /// Puts a device's name together.
+    /// Combines a kind and an address.
     #[must_use]
     pub const fn new(kind: DeviceKind, address: u32) -> Self {
         Self(((kind as u64) << 32) | address as u64)
     }
 
-    /// A device without a PCI address, by what it is called: every program comes to the same number.
+    /// The id of a device without a PCI address: a hash of its name, which is the same in every process.
     #[must_use]
     pub fn named(kind: DeviceKind, name: &str) -> Self {
         // FNV-1a.
@@ -72,7 +72,7 @@ impl DeviceId {
         Self::new(kind, name.bytes().fold(0x811c_9dc5, spread))
     }
 
-    /// The lower half: the PCI address or its stand-in.
+    /// The lower half: the PCI address, or the number that replaces it.
     #[must_use]
     pub const fn address(self) -> u32 {
         (self.0 & 0xffff_ffff) as u32
@@ -80,7 +80,7 @@ impl DeviceId {
 }
 
 impl fmt::Display for DeviceId {
-    /// As people know it from `lspci`: domain, bus, device and function. A processor is not to be found there.
+    /// As `lspci` prints it: domain, bus, device and function. A processor has no PCI address.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let a = self.address();
         if self.0 >> 32 == DeviceKind::Cpu as u64 {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_reads_like_a_pci_address() {
+    fn device_is_printed_as_a_pci_address() {
         let device = DeviceId::new(DeviceKind::Gpu, 0x0000_0030);
         assert_eq!(device.to_string(), "0000:00:06.0");
         assert_eq!(device.0 >> 32, 2);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_name_alone_has_the_same_number_everywhere() {
+    fn device_without_an_address_has_the_same_id_in_every_process() {
         let device = |name| DeviceId::named(DeviceKind::Cpu, name);
         assert_eq!(device("pthread (PoCL)"), device("pthread (PoCL)"));
         assert_ne!(device("pthread (PoCL)"), device("basic (PoCL)"));

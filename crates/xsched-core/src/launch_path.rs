@@ -13,7 +13,7 @@
 //! | `gates`     | what the scheduler ordered and the program requested                  |
 //! | `device`    | what the device was ordered to do, as one word (`device_state`)       |
 //! | `window`    | what is in flight                                                     |
-//! | `idle_gaps` | whether the queue is idle, and which idle gaps the scheduler hears of |
+//! | `idle_gaps` | whether the queue is idle, and which idle gaps are reported          |
 //!
 //! The life of one launch is [`LaunchPath::launch`].
 
@@ -138,7 +138,8 @@ impl LaunchPath {
         loop {
             let gate = self.gate();
             let waits_at_gate = is_window_full || !self.device.state.load().holds_launches();
-            let order = if waits_at_gate { gate.enter(&*self.link) } else { gate.enter_held(&*self.link) };
+            let order =
+                if waits_at_gate { gate.enter(&*self.link) } else { gate.enter_despite_order(&*self.link) };
             // The device has been ordered to stop the queue: this launch waits there.
             let is_stopped = order.stops() && self.device.state.load().is_ordered_to_stop();
             // The order has not reached the device: this launch runs, and the next one has to stop behind it.

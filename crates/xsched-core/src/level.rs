@@ -1,19 +1,19 @@
-//! How deep the accelerator can be taken away from a queue, and what happens when more is asked for than there is.
+//! Preemption levels: how far a queue can be preempted, and what happens if a device lacks the requested level.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::time::Nanos;
 
-/// How much of a queue's work a suspension reaches. Values are those of the reference interface.
+/// How far a queue is preempted. The values are those of the original C++ XSched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
-    /// Commands that have not been launched.
+    /// Commands that have not been launched: launching threads wait.
     Block = 1,
-    /// Commands that sit in the hardware queue.
+    /// Commands in the hardware queue that have not started.
     Deactivate = 2,
-    /// The command that is running.
+    /// The running command too.
     Interrupt = 3,
 }
 
@@ -21,7 +21,7 @@ impl Level {
     /// All levels, lowest first.
     pub const ALL: [Self; 3] = [Self::Block, Self::Deactivate, Self::Interrupt];
 
-    /// The level with this number, if there is one.
+    /// The level with this number.
     #[must_use]
     pub const fn from_number(n: i64) -> Option<Self> {
         match n {
@@ -45,13 +45,13 @@ impl fmt::Display for Level {
     }
 }
 
-/// What a user asks for.
+/// The level that a user requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LevelRequest {
-    /// The highest level the device really has.
+    /// The highest level that the device offers.
     #[default]
     Auto,
-    /// This one, or an error.
+    /// This level, or an error.
     Exactly(Level),
 }
 
@@ -78,36 +78,36 @@ impl FromStr for LevelRequest {
     }
 }
 
-/// Why a level cannot be had.
+/// Why a requested level is not available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LevelError {
-    /// There is no such level on any device.
+    /// No device has such a level.
     #[error("level `{0}` does not exist: use auto, 1, 2 or 3")]
     NoSuchLevel(String),
-    /// The device stops short of it.
+    /// The device does not offer it.
     #[error("{device} supports level {has}, not {wanted}: {reason}")]
     NotSupported {
-        /// The device, in words.
+        /// The device's name for messages.
         device: String,
-        /// The highest level it has.
+        /// The highest level that it offers.
         has: u8,
-        /// The level asked for.
+        /// The requested level.
         wanted: u8,
         /// What is missing.
         reason: String,
     },
 }
 
-/// What one level is worth on a device: how long taking and giving back last once asked for.
+/// How long preempting and resuming take at one level of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LevelCost {
-    /// From the request until the device has stopped.
+    /// From the request until the device has stopped the queue.
     pub preempt: Nanos,
-    /// From the request until it runs again.
+    /// From the request until the queue runs again.
     pub restore: Nanos,
 }
 
-/// The levels a device has, with the reason for each it lacks. Level 1 needs nothing from the device.
+/// The levels that a device offers, and the reason for each that it lacks. Level 1 needs nothing from the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     device: String,
@@ -116,34 +116,34 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// A device with level 1 alone. `device` names it in messages, `reason` says why there is no more.
+    /// A device that offers only level 1. `device` is its name for messages, `reason` states what the other levels lack.
     #[must_use]
     pub fn block_only(device: impl Into<String>, reason: impl Into<String>) -> Self {
         let reason = reason.into();
         Self { device: device.into(), deactivate: Err(reason.clone()), interrupt: Err(reason) }
     }
 
-    /// The same device with level 2 as well, or with a reason of its own for lacking it.
+    /// The same device with level 2, or with the reason why it lacks it.
     #[must_use]
     pub fn with_deactivate(mut self, has: Result<LevelCost, String>) -> Self {
         self.deactivate = has;
         self
     }
 
-    /// The same device with level 3 as well, or with a reason of its own for lacking it.
+    /// The same device with level 3, or with the reason why it lacks it.
     #[must_use]
     pub fn with_interrupt(mut self, has: Result<LevelCost, String>) -> Self {
         self.interrupt = has;
         self
     }
 
-    /// The device, in words.
+    /// The device's name for messages.
     #[must_use]
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// What `level` costs here, or why it cannot be had.
+    /// What `level` costs on this device, or why the device lacks it.
     pub fn cost(&self, level: Level) -> Result<LevelCost, &str> {
         match level {
             Level::Block => Ok(LevelCost::default()),
@@ -152,13 +152,13 @@ impl Capabilities {
         }
     }
 
-    /// The highest level the device has.
+    /// The highest level that the device offers.
     #[must_use]
     pub fn highest(&self) -> Level {
         *Level::ALL.iter().rev().find(|level| self.cost(**level).is_ok()).unwrap_or(&Level::Block)
     }
 
-    /// Settles what was asked for against what there is. Never answers with less than was asked for.
+    /// Returns the level in force for a request. Never returns a lower level than the requested one.
     pub fn negotiate(&self, request: LevelRequest) -> Result<Level, LevelError> {
         match request {
             LevelRequest::Auto => Ok(self.highest()),
@@ -188,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn auto_takes_the_highest_level_there_is() {
+    fn auto_selects_the_highest_level_of_the_device() {
         assert_eq!(stalls_only().negotiate(LevelRequest::Auto), Ok(Level::Deactivate));
         assert_eq!(Capabilities::block_only("d", "r").negotiate(LevelRequest::Auto), Ok(Level::Block));
     }
 
     #[test]
-    fn more_than_there_is_names_the_device_its_level_and_the_reason() {
+    fn missing_level_is_rejected_with_the_device_its_level_and_the_reason() {
         let error = stalls_only().negotiate(LevelRequest::Exactly(Level::Interrupt)).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -203,14 +203,15 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_below_the_highest_level_is_still_a_gap() {
-        let odd = Capabilities::block_only("d", "no stall points").with_interrupt(Ok(LevelCost::default()));
-        assert_eq!(odd.negotiate(LevelRequest::Auto), Ok(Level::Interrupt));
-        assert!(odd.negotiate(LevelRequest::Exactly(Level::Deactivate)).is_err());
+    fn level_below_the_highest_can_be_missing() {
+        let no_level_2 =
+            Capabilities::block_only("d", "no stall points").with_interrupt(Ok(LevelCost::default()));
+        assert_eq!(no_level_2.negotiate(LevelRequest::Auto), Ok(Level::Interrupt));
+        assert!(no_level_2.negotiate(LevelRequest::Exactly(Level::Deactivate)).is_err());
     }
 
     #[test]
-    fn what_a_person_types_is_checked() {
+    fn typed_level_is_checked() {
         assert_eq!("auto".parse(), Ok(LevelRequest::Auto));
         assert_eq!("3".parse(), Ok(LevelRequest::Exactly(Level::Interrupt)));
         let error = "4".parse::<LevelRequest>().unwrap_err();

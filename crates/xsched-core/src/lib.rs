@@ -1,4 +1,5 @@
-//! The scheduling core of XSched, without a word of any vendor in it.
+//! The scheduling core of XSched: queues, gates, windows, tasks, hints and the hardware abstraction. It contains no vendor's
+//! code.
 
 pub mod command;
 #[cfg(any(feature = "conformance", test))]

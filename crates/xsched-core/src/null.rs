@@ -1,7 +1,7 @@
-//! The do-nothing backend: a template for new platforms, and the cheapest device there is for tests.
+//! The null device: a template for new platforms, and a device without cost for tests and benchmarks.
 //!
-//! Its commands complete the moment they are launched. It has level 1 alone, because it never holds anything that
-//! could be stopped.
+//! Its commands complete as soon as they are launched. It offers only level 1, because it never holds a command that could be
+//! stopped.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl HwQueue for NullQueue {
     }
 
     fn mark(&self) -> Result<Marker, HalError> {
-        // Whatever was launched before is done already. Release: pairs with the Acquire in `progress`.
+        // Everything launched before has completed. Release: pairs with the Acquire in `progress`.
         Ok(self.completed.fetch_add(1, Ordering::Release) + 1)
     }
 

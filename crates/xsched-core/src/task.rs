@@ -1,9 +1,8 @@
-//! Tasks: what is scheduled. Groups queues, and follows who is ready.
+//! Tasks: what is scheduled. A task groups queues and is ready while one of them has work.
 //!
-//! By default all queues of a process on a device are one task, because streams of a process wait for each other: to
-//! stop one and run the other would stop both. A queue becomes a task of its own only when it is given hints of its
-//! own. The scheduler then has to know which of them wait for which others, and lets whoever a running task waits for
-//! run too.
+//! All queues of a process on a device are one task, because streams of a process wait for each other: stopping one stream
+//! would stop the streams that wait for it. A queue becomes a task of its own only when it is given hints of its own. The
+//! scheduler then tracks the dependencies between queues, and lets the queues run for which a running task waits.
 
 use std::collections::HashMap;
 
@@ -11,35 +10,35 @@ use crate::hint::Hints;
 use crate::ids::{DeviceId, ProcessId, QueueId, TaskId};
 use crate::time::Nanos;
 
-/// A process as far as it matters to its tasks.
+/// What the policies know about a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Which.
+    /// The process.
     pub id: ProcessId,
-    /// Its CPU nice value, -20 to 19.
+    /// The CPU nice value, -20 to 19.
     pub nice: i8,
-    /// It owns the window that has the focus.
+    /// Whether the process owns the window that has the focus.
     pub focused: bool,
 }
 
 /// One scheduled task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
-    /// Its name, never used again for another.
+    /// The id, which is never reused.
     pub id: TaskId,
-    /// Whose it is.
+    /// The process to which it belongs.
     pub process: Process,
-    /// Where it runs.
+    /// The device on which it runs.
     pub device: DeviceId,
-    /// Its hint_request.
+    /// The hints.
     pub hints: Hints,
-    /// Made for one queue that has hints of its own.
+    /// Whether the task is a single queue with hints of its own.
     pub own: bool,
-    /// Some queue of it has work.
+    /// Whether a queue of the task has work.
     pub ready: bool,
-    /// Since when.
+    /// When the task became ready.
     pub ready_since: Nanos,
-    /// Device time it has had.
+    /// The device time that the task has used.
     pub used: Nanos,
     queues: u32,
     ready_queues: u32,
@@ -53,7 +52,7 @@ struct Member {
     ready: bool,
 }
 
-/// All tasks a scheduler knows, in the order of device and id.
+/// All tasks of a scheduler, ordered by device and id.
 #[derive(Debug, Default)]
 pub struct TaskTable {
     tasks: Vec<Task>,
@@ -74,7 +73,7 @@ impl TaskTable {
         self.members.get(&queue).map(|member| member.task)
     }
 
-    /// Where a queue's task stands in [`TaskTable::tasks`].
+    /// The index of a queue's task in [`TaskTable::tasks`].
     #[must_use]
     pub fn position_of(&self, queue: QueueId) -> Option<usize> {
         let member = self.members.get(&queue)?;
@@ -85,7 +84,7 @@ impl TaskTable {
         self.tasks.binary_search_by_key(&(device, task), |t| (t.device, t.id)).ok()
     }
 
-    /// Takes in a queue. It joins its process's task on that device; the first one brings that task's hints.
+    /// Adds a queue to its process's task on the device. The first queue creates the task with `hints`.
     pub fn add_queue(&mut self, queue: QueueId, process: Process, device: DeviceId, hints: Hints) -> TaskId {
         let shared = self
             .tasks
@@ -100,29 +99,29 @@ impl TaskTable {
         task
     }
 
-    /// Gives a queue hints of its own, and with them a task of its own.
+    /// Gives a queue hints of its own and makes it a task of its own.
     pub fn give_own_hints(&mut self, queue: QueueId, hints: Hints, now: Nanos) -> Option<TaskId> {
         let member = self.members.get(&queue)?.clone();
-        if self.position(member.device, member.task).is_some_and(|place| self.tasks[place].own) {
+        if self.position(member.device, member.task).is_some_and(|index| self.tasks[index].own) {
             self.with_task(member.device, member.task, |t| t.hints = hints);
             return Some(member.task);
         }
         let task = self.make_task(member.process, member.device, hints, true);
-        self.leave_task(&member);
+        self.remove_from_task(&member);
         self.with_task(member.device, task, |t| t.queues = 1);
         self.members.insert(queue, Member { task, ready: false, ..member.clone() });
         self.set_ready(queue, member.ready, now);
         Some(task)
     }
 
-    /// Changes the hints of a process's tasks, but for those of queues that have hints of their own.
+    /// Sets the hints of a process's tasks, except for queues with hints of their own.
     pub fn set_hints(&mut self, process: ProcessId, hints: Hints) {
         for task in self.tasks.iter_mut().filter(|t| t.process.id == process && !t.own) {
             task.hints = hints;
         }
     }
 
-    /// Says what has become of a process.
+    /// Updates what is known about a process.
     pub fn set_process(&mut self, process: Process) {
         for task in self.tasks.iter_mut().filter(|t| t.process.id == process.id) {
             task.process = process;
@@ -132,14 +131,14 @@ impl TaskTable {
         }
     }
 
-    /// A queue is gone, and its task with it if it was the last.
+    /// Removes a queue, and its task with the last queue.
     pub fn remove_queue(&mut self, queue: QueueId) {
         if let Some(member) = self.members.remove(&queue) {
-            self.leave_task(&member);
+            self.remove_from_task(&member);
         }
     }
 
-    /// A queue has work, or has none any more. Answers whether its task changed state.
+    /// Sets whether a queue has work. Returns whether its task became ready or idle.
     pub fn set_ready(&mut self, queue: QueueId, ready: bool, now: Nanos) -> bool {
         let Some(member) = self.members.get_mut(&queue).filter(|member| member.ready != ready) else {
             return false;
@@ -162,7 +161,7 @@ impl TaskTable {
         changed
     }
 
-    /// Adds to the device time a task has had.
+    /// Adds to the device time that a task has used.
     pub fn charge(&mut self, device: DeviceId, task: TaskId, span: Nanos) {
         self.with_task(device, task, |t| t.used += span);
     }
@@ -182,12 +181,12 @@ impl TaskTable {
             queues: 0,
             ready_queues: 0,
         };
-        let place = self.tasks.partition_point(|t| (t.device, t.id) < (device, id));
-        self.tasks.insert(place, task);
+        let index = self.tasks.partition_point(|t| (t.device, t.id) < (device, id));
+        self.tasks.insert(index, task);
         id
     }
 
-    fn leave_task(&mut self, member: &Member) {
+    fn remove_from_task(&mut self, member: &Member) {
         let mut empty = false;
         self.with_task(member.device, member.task, |t| {
             t.queues -= 1;
@@ -201,8 +200,8 @@ impl TaskTable {
     }
 
     fn with_task(&mut self, device: DeviceId, task: TaskId, change: impl FnOnce(&mut Task)) {
-        if let Some(place) = self.position(device, task) {
-            change(&mut self.tasks[place]);
+        if let Some(index) = self.position(device, task) {
+            change(&mut self.tasks[index]);
         }
     }
 }
@@ -240,28 +239,28 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_ready_while_one_of_its_queues_is() {
+    fn task_is_ready_while_one_of_its_queues_is() {
         let mut table = table_with(&[(1, 7), (2, 7)]);
         assert!(table.set_ready(QueueId(1), true, Nanos(5)));
         assert!(!table.set_ready(QueueId(2), true, Nanos(6)), "it was ready before");
-        assert!(!table.set_ready(QueueId(1), false, Nanos(7)), "the other still is");
+        assert!(!table.set_ready(QueueId(1), false, Nanos(7)), "the second queue is still ready");
         assert_eq!(table.tasks()[0].ready_since, Nanos(5));
         assert!(table.set_ready(QueueId(2), false, Nanos(8)));
         assert!(!table.tasks()[0].ready);
     }
 
     #[test]
-    fn a_queue_with_its_own_hints_leaves_and_takes_its_readiness_along() {
+    fn queue_with_its_own_hints_keeps_its_ready_state() {
         let mut table = table_with(&[(1, 7), (2, 7)]);
         table.set_ready(QueueId(2), true, Nanos(5));
         let own = table.give_own_hints(QueueId(2), hints(9), Nanos(6)).unwrap();
         let ready: Vec<_> = table.tasks().iter().map(|t| (t.id == own, t.ready)).collect();
         assert_eq!(ready, [(false, false), (true, true)]);
-        assert_eq!(table.give_own_hints(QueueId(2), hints(3), Nanos(7)), Some(own), "once is enough");
+        assert_eq!(table.give_own_hints(QueueId(2), hints(3), Nanos(7)), Some(own), "the task is reused");
     }
 
     #[test]
-    fn nothing_is_left_of_a_task_whose_last_queue_is_gone() {
+    fn task_ends_with_its_last_queue() {
         let mut table = table_with(&[(1, 7), (2, 7)]);
         table.set_ready(QueueId(1), true, Nanos(5));
         table.remove_queue(QueueId(1));
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_stay_in_the_order_of_device_and_id() {
+    fn tasks_stay_ordered_by_device_and_id() {
         let mut table = TaskTable::default();
         for n in [3, 1, 2, 1, 3] {
             let queue = QueueId(table.members.len() as u64);

@@ -1,4 +1,4 @@
-//! Time as the scheduler counts it: nanoseconds of the monotonic clock, or of a simulator's virtual clock.
+//! Time: nanoseconds of the monotonic clock, or of a simulator's virtual clock.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -6,37 +6,37 @@ use std::time::Duration;
 
 /// A point in time or a span of time, in nanoseconds.
 ///
-/// One type for both because policies and shared pages hold plain 64-bit words; subtraction saturates at zero, so
-/// that a clock read slightly out of order never becomes an enormous span.
+/// One type for both, because policies and shared pages hold plain 64-bit words. Subtraction saturates at zero, so that two
+/// clock readings in the wrong order do not become a huge duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// The beginning of time, and the empty span.
+    /// The start of the clock, and the empty duration.
     pub const ZERO: Self = Self(0);
-    /// Later than everything.
+    /// Later than every other value.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// A span of whole microseconds.
+    /// A duration of whole microseconds.
     #[must_use]
     pub const fn from_micros(us: u64) -> Self {
         Self(us.saturating_mul(1_000))
     }
 
-    /// A span of whole milliseconds.
+    /// A duration of whole milliseconds.
     #[must_use]
     pub const fn from_millis(ms: u64) -> Self {
         Self(ms.saturating_mul(1_000_000))
     }
 
-    /// A span of whole seconds.
+    /// A duration of whole seconds.
     #[must_use]
     pub const fn from_secs(s: u64) -> Self {
         Self(s.saturating_mul(1_000_000_000))
     }
 
-    /// Now, on the monotonic clock that all processes of the machine share.
+    /// The present time of the monotonic clock, which all processes of the machine share.
     #[cfg(not(loom))]
     #[must_use]
     pub fn now() -> Self {
@@ -56,13 +56,13 @@ impl Nanos {
         Self(CLOCK.fetch_add(500_000, std::sync::atomic::Ordering::Relaxed)) + Self::from_secs(1)
     }
 
-    /// In microseconds, for people and for the interfaces that count in them.
+    /// The value in microseconds.
     #[must_use]
     pub fn as_micros_f64(self) -> f64 {
         self.0 as f64 / 1e3
     }
 
-    /// In seconds.
+    /// The value in seconds.
     #[must_use]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9

@@ -1,5 +1,6 @@
-//! Every interleaving of the gate, tried by loom. Run with `RUSTFLAGS="--cfg loom" cargo test -p xsched-core --release
-//! --test loom_gate`.
+//! Every interleaving of the gate, explored by loom.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p xsched-core --release --test loom_gate`.
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -7,7 +8,7 @@ use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use xsched_core::{Gate, NoScheduler, Order, SchedulerLink};
 
-/// A program's thread launching once. Answers what it was allowed.
+/// Launches once, as a thread of the program does. Returns the order that allowed it.
 fn launch(gate: &Gate, link: &dyn SchedulerLink, real: impl FnOnce()) -> Order {
     let order = gate.enter(link);
     gate.mark_busy(link);
@@ -17,7 +18,7 @@ fn launch(gate: &Gate, link: &dyn SchedulerLink, real: impl FnOnce()) -> Order {
 }
 
 #[test]
-fn a_held_thread_is_always_woken() {
+fn held_thread_is_always_woken() {
     loom::model(|| {
         let gate = Arc::new(Gate::default());
         gate.give(Order::Yield);
@@ -32,7 +33,7 @@ fn a_held_thread_is_always_woken() {
 }
 
 #[test]
-fn a_thread_held_by_both_is_woken_by_whoever_comes_last() {
+fn thread_held_by_scheduler_and_program_is_woken_by_the_last_release() {
     loom::model(|| {
         let gate = Arc::new(Gate::default());
         gate.give(Order::Yield);
@@ -52,7 +53,7 @@ fn a_thread_held_by_both_is_woken_by_whoever_comes_last() {
 }
 
 #[test]
-fn nothing_is_launched_between_a_settled_close_and_the_open() {
+fn nothing_is_launched_between_close_and_open_once_the_gate_is_empty() {
     loom::model(|| {
         let gate = Arc::new(Gate::default());
         gate.count_all();
@@ -78,7 +79,7 @@ fn nothing_is_launched_between_a_settled_close_and_the_open() {
 }
 
 #[test]
-fn two_queues_that_take_turns_never_run_at_once() {
+fn two_queues_with_alternating_time_slices_never_run_at_once() {
     loom::model(|| {
         let gates = Arc::new([Gate::default(), Gate::default()]);
         gates.iter().for_each(Gate::count_all);
@@ -95,14 +96,14 @@ fn two_queues_that_take_turns_never_run_at_once() {
                 })
             })
             .collect();
-        // Hand the turn over: the second begins only after the first has been stopped for certain.
+        // The second queue starts only after the first has stopped.
         gates[0].close();
         gates[0].wait_until_empty(|| false);
         gates[1].open();
         gates[1].close();
         gates[1].wait_until_empty(|| false);
         gates[0].open();
-        // The second is let go when the first is through.
+        // The second queue is resumed after the first has launched.
         let mut programs = programs.into_iter();
         programs.next().unwrap().join().unwrap();
         gates[1].open();
@@ -110,10 +111,10 @@ fn two_queues_that_take_turns_never_run_at_once() {
     });
 }
 
-/// The scheduler's doorbell.
-struct Notifier(AtomicUsize);
+/// Counts notifications.
+struct Notifications(AtomicUsize);
 
-impl SchedulerLink for Notifier {
+impl SchedulerLink for Notifications {
     fn notify(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -123,32 +124,32 @@ impl SchedulerLink for Notifier {
 }
 
 #[test]
-fn a_scheduler_that_answers_the_bell_frees_whoever_is_held() {
+fn scheduler_that_decides_when_notified_releases_the_held_thread() {
     loom::model(|| {
         let gate = Arc::new(Gate::default());
         gate.give(Order::Yield);
-        let notifier = Arc::new(Notifier(AtomicUsize::new(0)));
+        let link = Arc::new(Notifications(AtomicUsize::new(0)));
         let program = {
-            let (gate, notifier) = (Arc::clone(&gate), Arc::clone(&notifier));
-            thread::spawn(move || launch(&gate, &*notifier, || {}))
+            let (gate, link) = (Arc::clone(&gate), Arc::clone(&link));
+            thread::spawn(move || launch(&gate, &*link, || {}))
         };
-        while notifier.0.load(Ordering::SeqCst) == 0 {
+        while link.0.load(Ordering::SeqCst) == 0 {
             thread::yield_now();
         }
-        assert!(gate.is_ready(), "rung before it could be seen why");
+        assert!(gate.is_ready(), "notified before the reason could be seen");
         gate.give(Order::Leader);
         program.join().unwrap();
     });
 }
 
 #[test]
-fn a_queue_is_never_called_idle_while_it_has_work() {
+fn queue_with_work_is_never_marked_idle() {
     loom::model(|| {
         let gate = Arc::new(Gate::default());
         gate.give(Order::Leader);
-        let link = Arc::new(Notifier(AtomicUsize::new(0)));
+        let link = Arc::new(Notifications(AtomicUsize::new(0)));
         launch(&gate, &*link, || {});
-        // One thread has synchronised with the device; another launches meanwhile.
+        // This thread has synchronized with the device; another thread launches meanwhile.
         let epoch = gate.epoch();
         let other = {
             let (gate, link) = (Arc::clone(&gate), Arc::clone(&link));
@@ -156,6 +157,6 @@ fn a_queue_is_never_called_idle_while_it_has_work() {
         };
         gate.mark_idle(epoch, &*link);
         other.join().unwrap();
-        assert!(gate.is_ready(), "the second launch was forgotten");
+        assert!(gate.is_ready(), "the second launch was lost");
     });
 }

@@ -74,7 +74,7 @@ impl LaunchPath {
         let mut control = lock(&self.gates.control);
         let old = self.gate();
         gate.adopt(old);
-        let former = self.gates.current.point_at(gate);
+        let former = self.gates.current.redirect(gate);
         let was_busy = !old.epoch().is_idle() || old.is_occupied();
         control.former.retain(|gate| gate.is_occupied());
         control.former.extend(former.filter(|gate| gate.is_occupied()));

@@ -13,7 +13,7 @@ pub(super) struct Device {
     pub(super) state: DeviceWord,
     /// Held by the thread that changes `state`, also during calls of the driver.
     enforcement: Mutex<()>,
-    /// Held while the device is told whether the queue has work, so that the last call reports the latest state.
+    /// Held while `set_has_work` is called, so that the last call reports the latest state.
     work_report: Mutex<()>,
 }
 

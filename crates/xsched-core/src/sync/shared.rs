@@ -1,4 +1,4 @@
-//! A reference to something that lives in memory whose owner is counted: an `Arc` of its own, or a mapped page.
+//! A counted reference to a value inside an `Arc` or a mapped page.
 
 use std::any::Any;
 use std::fmt;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use super::{AtomicPtr, Mutex, Ordering, fence_for_loom, lock};
 
-/// Like `Arc<T>`, but the value may be part of something larger, such as a slot of a shared page.
+/// Like `Arc<T>`, but the value may be part of a larger one, such as a slot of a shared page.
 pub struct Shared<T: 'static> {
     value: NonNull<T>,
     owner: Arc<dyn Any + Send + Sync>,
 }
 
 impl<T> Shared<T> {
-    /// Points at a value that lives inside what `owner` keeps alive.
+    /// Points to a value inside what `owner` keeps alive.
     ///
     /// # Safety
     /// `value` must stay valid for reads through `&T` for as long as `owner` (or a clone of it) lives.
@@ -26,7 +26,7 @@ impl<T> Shared<T> {
 }
 
 impl<T> Shared<T> {
-    /// Points at a part of the value, with the same owner.
+    /// Points to a part of the value, with the same owner.
     #[must_use]
     pub fn project<U>(&self, part: impl for<'a> FnOnce(&'a T) -> &'a U) -> Shared<U> {
         Shared { value: NonNull::from(part(self)), owner: Arc::clone(&self.owner) }
@@ -49,44 +49,44 @@ impl<T> Deref for Shared<T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: `value` points into what `owner` keeps alive: `From` took it from that very `Arc`, the caller of
-        // `inside` promised it, and `project` borrowed it from such a value, which nobody can move or change.
+        // SAFETY: `value` points into what `owner` keeps alive: `From` takes it from that `Arc`, the caller of `inside`
+        // guarantees it, and `project` borrows it from such a value, which cannot be moved while `owner` lives.
         unsafe { self.value.as_ref() }
     }
 }
 
-/// A reference that can be pointed at another value while threads use it. What it ever pointed at stays alive as long
-/// as the reference does, so that whoever read the old one may go on using it.
+/// A reference that can be redirected to another value while threads use it. Every value that it has pointed to lives as long
+/// as the reference, so that a thread that read the old one can still use it.
 pub struct Movable<T: 'static> {
     current: AtomicPtr<T>,
     all: Mutex<Vec<Shared<T>>>,
 }
 
 impl<T: Send + Sync> Movable<T> {
-    /// Points at its first value.
+    /// Points to its first value.
     #[must_use]
     pub fn new(first: Shared<T>) -> Self {
         Self { current: AtomicPtr::new(first.value.as_ptr()), all: Mutex::new(vec![first]) }
     }
 
-    /// What it points at now.
+    /// The value to which it points now.
     #[must_use]
     #[inline]
     pub fn get(&self) -> &T {
-        // SAFETY: `current` always is the address of a value in `all`, which only grows: the value lives as long as
-        // `self`. SeqCst, with the store in `point_at`: whoever is counted at the old value and then looks here either
-        // sees the new one, or is seen by whoever moved and then looks at the count.
+        // SAFETY: `current` is always the address of a value in `all`, which only grows: the value lives as long as `self`.
+        // SeqCst, with the store in `redirect`: a thread that was counted at the old gate and then reads `current` either sees
+        // the new gate, or is counted before the moving thread reads the old gate's count.
         unsafe { &*self.current.load(Ordering::SeqCst) }
     }
 
-    /// Points at another value from now on. Answers what it pointed at before.
-    pub fn point_at(&self, next: Shared<T>) -> Option<Shared<T>> {
+    /// Points to another value from now on. Returns the value to which it pointed before.
+    pub fn redirect(&self, next: Shared<T>) -> Option<Shared<T>> {
         let mut all = lock(&self.all);
         let address = next.value.as_ptr();
         let before = self.current.load(Ordering::SeqCst);
-        let before = all.iter().find(|known| known.value.as_ptr() == before).cloned();
-        // It may come back to one that it pointed at before.
-        if !all.iter().any(|known| known.value == next.value) {
+        let before = all.iter().find(|former| former.value.as_ptr() == before).cloned();
+        // The value may be a former one.
+        if !all.iter().any(|former| former.value == next.value) {
             all.push(next);
         }
         self.current.store(address, Ordering::SeqCst);
@@ -101,7 +101,7 @@ impl<T: fmt::Debug> fmt::Debug for Shared<T> {
     }
 }
 
-// SAFETY: a `Shared<T>` only gives out `&T` and moves its owner, so it is as sendable as `Arc<T>` is: `T` must be both.
+// SAFETY: a `Shared<T>` hands out only `&T` and moves its owner, so that the rules of `Arc<T>` hold: `T` is `Send` and `Sync`.
 unsafe impl<T: Send + Sync> Send for Shared<T> {}
-// SAFETY: as above; `&Shared<T>` gives out nothing but `&T` and clones of the counted owner.
+// SAFETY: as above; `&Shared<T>` hands out only `&T` and clones of the counted owner.
 unsafe impl<T: Send + Sync> Sync for Shared<T> {}
