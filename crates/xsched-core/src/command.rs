@@ -1,14 +1,14 @@
-//! Callback commands: functions a program hands over to be run when it is their queue's turn.
+//! Callback commands: functions that a program submits, to be called when their queue may launch.
 //!
-//! Ordinary launches happen on the caller's thread; only these need a worker, which is started with the first one.
-//! A command stays in the list until the moment it is launched, so that what waits can still be dropped.
+//! Ordinary launches run on the caller's thread. Only callback commands need a worker thread, which starts with the first of
+//! them. A command stays in the list until it is launched, so that pending commands can be dropped.
 //!
 //! ```text
 //!   submit ──► [ c c c c ] ──worker: gate, window──► launched ──► device
-//!               dropped ◄─┘                            │ every so often a marker, and one where somebody waits
+//!               dropped ◄─┘                            │ a marker as the window requires, and where a thread waits
 //! ```
-//! The path of a command is short on purpose, for commands may be: a lock for either side, nobody is woken who does not
-//! sleep, and no marker is placed for a command that nobody waits for.
+//! The path of a command is short, because commands may be: one lock on either side, a wake-up only for a thread that sleeps,
+//! and a marker only for a command that a thread waits for.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -20,22 +20,22 @@ use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard
 
 type Launch = Box<dyn FnOnce() + Send>;
 
-/// One submitted command, to wait for.
+/// Identifies one submitted command.
 #[derive(Clone, Debug)]
-pub struct Ticket(Arc<Turn>);
+pub struct Ticket(Arc<Submission>);
 
 #[derive(Debug)]
-struct Turn {
-    /// The how-manieth launch of its queue it was, or one of the two below.
+struct Submission {
+    /// The number of the launch on its queue, or one of the two constants below.
     launch: AtomicU64,
-    /// Somebody waits for exactly this one.
-    wanted: AtomicBool,
+    /// A thread waits for this command.
+    has_waiter: AtomicBool,
 }
 
 const PENDING: u64 = u64::MAX;
 const DROPPED: u64 = u64::MAX - 1;
 
-/// How waiting for a command ended.
+/// What became of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It completed on the device.
@@ -44,19 +44,19 @@ pub enum Outcome {
     Dropped,
 }
 
-/// Commands that may wait in a queue that runs. Whoever submits more waits until there is room, so that a program that
-/// submits faster than its device works does not fill its memory.
-const MOST_PENDING: usize = 4096;
-/// When so few are left there is room again. Well below, so that not every command waits.
-const ROOM_AT: usize = MOST_PENDING / 2;
-/// How long whoever waits for room, or for the worker, waits before looking again.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// How often the worker looks for another command before it goes to sleep. Waking it costs more.
-const LOOKS: u32 = 200;
-/// Markers that are remembered.
-const MOST_MARKS: usize = 64;
-/// As large as a thread of the program's own: its functions run on it.
-const STACK: usize = 8 << 20;
+/// The most pending commands of a queue that runs. A thread that submits more waits for room, so that a program that submits
+/// faster than its device runs does not fill its memory.
+const MAX_PENDING: usize = 4096;
+/// With so few pending commands there is room again. Well below the maximum, so that not every submission waits.
+const PENDING_WITH_ROOM: usize = MAX_PENDING / 2;
+/// How often a thread that waits for room, or for a launch, checks again.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(10);
+/// How often the worker checks for another command before it sleeps. Waking it costs more than these checks.
+const CHECKS_BEFORE_SLEEP: u32 = 200;
+/// How many markers are kept to look up the completion of a command.
+const MAX_KEPT_MARKERS: usize = 64;
+/// The usual size of a program's own threads: its functions run on this stack.
+const WORKER_STACK_SIZE: usize = 8 << 20;
 
 type Commands = VecDeque<(Ticket, Launch)>;
 
@@ -64,170 +64,175 @@ type Commands = VecDeque<(Ticket, Launch)>;
 struct Inbox {
     pending: Commands,
     newest: Option<Ticket>,
-    closed: bool,
-    /// The worker has to be woken.
-    asleep: bool,
-    /// Markers that were placed behind launches, oldest first.
-    marks: VecDeque<(u64, Marker)>,
+    is_closed: bool,
+    /// The worker sleeps and has to be woken.
+    is_worker_asleep: bool,
+    /// Launch numbers and the markers behind them, oldest first.
+    markers: VecDeque<(u64, Marker)>,
 }
 
+/// The commands of one queue.
 #[derive(Default)]
-struct Desk {
-    /// What comes next, taken from the inbox all at once, so that who submits and who launches seldom meet. Locked before
-    /// the inbox by whoever needs both.
-    taken: Mutex<Commands>,
+struct CommandList {
+    /// The next commands, which the worker took from the inbox all at once, so that submitting and launching threads seldom
+    /// contend. A thread that needs both locks takes this one first.
+    batch: Mutex<Commands>,
     inbox: Mutex<Inbox>,
-    /// For the worker.
-    came: Condvar,
-    /// For whoever waits: a command was launched or dropped.
-    went: Condvar,
-    /// For whoever waits to submit: there is room again.
-    room: Condvar,
-    /// How many wait for a command.
-    watched: AtomicUsize,
-    /// How many commands wait, here and there.
-    waiting: AtomicUsize,
-    /// The worker runs a command at this moment.
-    launching: AtomicBool,
-    /// Launches so far.
-    launched: AtomicU64,
+    /// Wakes the worker: a command was submitted.
+    submitted: Condvar,
+    /// Wakes threads that wait for a command: one was launched or dropped.
+    changed: Condvar,
+    /// Wakes threads that wait to submit: there is room.
+    has_room: Condvar,
+    /// How many threads wait for a command.
+    waiters: AtomicUsize,
+    /// How many commands are pending, in the batch and in the inbox.
+    pending: AtomicUsize,
+    /// The worker is calling a command.
+    is_launching: AtomicBool,
+    /// The number of launches so far.
+    launches: AtomicU64,
 }
 
-/// The commands of one queue, and who launches them.
+/// Launches the commands of one queue.
 pub(crate) struct Worker {
-    desk: Arc<Desk>,
-    by: By,
+    commands: Arc<CommandList>,
+    launcher: Launcher,
 }
 
-/// Who launches.
-enum By {
-    /// A thread of ours, until it has ended.
-    Thread(Mutex<Option<thread::JoinHandle<()>>>),
-    /// Whoever submits, one at a time.
+/// The thread that launches commands.
+enum Launcher {
+    /// A thread of the worker; none once it was joined.
+    Worker(Mutex<Option<thread::JoinHandle<()>>>),
+    /// The submitting threads, one at a time.
     Submitter(Mutex<()>),
 }
 
 impl Worker {
-    /// Starts a thread that launches.
+    /// Starts a thread that launches submitted commands.
     pub(crate) fn start(launch_path: Arc<LaunchPath>) -> std::io::Result<Self> {
-        let desk: Arc<Desk> = Arc::default();
-        let theirs = Arc::clone(&desk);
-        let thread = thread::Builder::new().name("xsched-queue".to_owned()).stack_size(STACK);
-        let thread = thread.spawn(move || theirs.work(&launch_path))?;
-        Ok(Self { desk, by: By::Thread(Mutex::new(Some(thread))) })
+        let commands: Arc<CommandList> = Arc::default();
+        let for_thread = Arc::clone(&commands);
+        let thread = thread::Builder::new().name("xsched-queue".to_owned()).stack_size(WORKER_STACK_SIZE);
+        let thread = thread.spawn(move || for_thread.work(&launch_path))?;
+        Ok(Self { commands, launcher: Launcher::Worker(Mutex::new(Some(thread))) })
     }
 
-    /// Has commands launched by whoever submits them.
+    /// Launches commands on the threads that submit them.
     pub(crate) fn without_thread() -> Self {
-        Self { desk: Arc::default(), by: By::Submitter(Mutex::new(())) }
+        Self { commands: Arc::default(), launcher: Launcher::Submitter(Mutex::new(())) }
     }
 
-    /// Whether a thread of ours launches.
+    /// Whether the worker has a thread.
     pub(crate) fn has_thread(&self) -> bool {
-        matches!(self.by, By::Thread(_))
+        matches!(self.launcher, Launcher::Worker(_))
     }
 
-    /// Hands a command over, or launches it here. None: the queue takes no more.
+    /// Adds a command to the list, or launches it on this thread. None: the queue is being destroyed.
     pub(crate) fn submit(&self, launch_path: &LaunchPath, launch: Launch) -> Option<Ticket> {
-        let ticket =
-            Ticket(Arc::new(Turn { launch: AtomicU64::new(PENDING), wanted: AtomicBool::new(false) }));
-        if let By::Submitter(one_at_a_time) = &self.by {
+        let ticket = Ticket(Arc::new(Submission {
+            launch: AtomicU64::new(PENDING),
+            has_waiter: AtomicBool::new(false),
+        }));
+        if let Launcher::Submitter(one_at_a_time) = &self.launcher {
             let _one_at_a_time = lock(one_at_a_time);
-            if lock(&self.desk.inbox).closed {
+            if lock(&self.commands.inbox).is_closed {
                 return None;
             }
             let mut admitted = launch_path.admit();
-            self.desk.launch(launch_path, &mut admitted, &ticket, launch);
-            lock(&self.desk.inbox).newest = Some(ticket.clone());
+            self.commands.launch(launch_path, &mut admitted, &ticket, launch);
+            lock(&self.commands.inbox).newest = Some(ticket.clone());
             return Some(ticket);
         }
-        let mut inbox = lock(&self.desk.inbox);
-        if inbox.closed {
+        let mut inbox = lock(&self.commands.inbox);
+        if inbox.is_closed {
             return None;
         }
         inbox.newest = Some(ticket.clone());
         inbox.pending.push_back((ticket.clone(), launch));
-        self.desk.waiting.fetch_add(1, Ordering::SeqCst);
-        if std::mem::take(&mut inbox.asleep) {
-            self.desk.came.notify_one();
+        self.commands.pending.fetch_add(1, Ordering::SeqCst);
+        if std::mem::take(&mut inbox.is_worker_asleep) {
+            self.commands.submitted.notify_one();
         }
         Some(ticket)
     }
 
-    /// Dependencies while more commands wait than there should, unless the queue is stopped: who would let it go on may be
-    /// the one who submits.
+    /// Waits while too many commands are pending, unless the queue is stopped: the thread that has to resume it may be the
+    /// submitting thread.
     pub(crate) fn wait_for_room(&self, launch_path: &LaunchPath) {
-        if self.desk.waiting.load(Ordering::Relaxed) < MOST_PENDING {
+        if self.commands.pending.load(Ordering::Relaxed) < MAX_PENDING {
             return;
         }
-        let mut inbox = lock(&self.desk.inbox);
-        let too_many = || self.desk.waiting.load(Ordering::SeqCst) >= ROOM_AT;
-        while too_many() && !inbox.closed && !launch_path.gate().is_stopped() {
-            let waited = self.desk.room.wait_timeout(inbox, LOOK_AGAIN);
+        let mut inbox = lock(&self.commands.inbox);
+        let too_many = || self.commands.pending.load(Ordering::SeqCst) >= PENDING_WITH_ROOM;
+        while too_many() && !inbox.is_closed && !launch_path.gate().is_stopped() {
+            let waited = self.commands.has_room.wait_timeout(inbox, RECHECK_INTERVAL);
             inbox = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Discards what waits.
+    /// Discards the pending commands.
     pub(crate) fn drop_pending(&self) {
         let dropped = {
-            let mut taken = lock(&self.desk.taken);
-            let mut inbox = lock(&self.desk.inbox);
-            let dropped = [std::mem::take(&mut *taken), std::mem::take(&mut inbox.pending)];
+            let mut batch = lock(&self.commands.batch);
+            let mut inbox = lock(&self.commands.inbox);
+            let dropped = [std::mem::take(&mut *batch), std::mem::take(&mut inbox.pending)];
             for (ticket, _) in dropped.iter().flatten() {
                 ticket.0.launch.store(DROPPED, Ordering::SeqCst);
-                self.desk.waiting.fetch_sub(1, Ordering::SeqCst);
+                self.commands.pending.fetch_sub(1, Ordering::SeqCst);
             }
-            self.desk.went.notify_all();
-            self.desk.room.notify_all();
+            self.commands.changed.notify_all();
+            self.commands.has_room.notify_all();
             dropped
         };
-        // The program's own destructors run here, outside the lock.
+        // Outside the locks: this runs destructors of the program.
         drop(dropped);
     }
 
-    /// Whether nothing waits and nothing is being launched.
+    /// Whether no command is pending or being launched.
     pub(crate) fn is_empty(&self) -> bool {
-        // In this order: what leaves the one is in the other before.
-        self.desk.waiting.load(Ordering::SeqCst) == 0 && !self.desk.launching.load(Ordering::SeqCst)
+        // In this order: the worker sets `is_launching` before it decrements `pending`.
+        self.commands.pending.load(Ordering::SeqCst) == 0
+            && !self.commands.is_launching.load(Ordering::SeqCst)
     }
 
-    /// How many commands wait.
-    pub(crate) fn waiting(&self) -> usize {
-        self.desk.waiting.load(Ordering::Relaxed) + usize::from(self.desk.launching.load(Ordering::Relaxed))
+    /// How many commands are pending or being launched.
+    pub(crate) fn pending(&self) -> usize {
+        self.commands.pending.load(Ordering::Relaxed)
+            + usize::from(self.commands.is_launching.load(Ordering::Relaxed))
     }
 
     /// The last command submitted.
     pub(crate) fn newest(&self) -> Option<Ticket> {
-        lock(&self.desk.inbox).newest.clone()
+        lock(&self.commands.inbox).newest.clone()
     }
 
-    /// Dependencies until the command has completed on the device, or was dropped.
+    /// Waits until the command has completed on the device or was dropped.
     pub(crate) fn wait(&self, launch_path: &LaunchPath, ticket: &Ticket) -> Result<Outcome, HalError> {
-        let launch = self.desk.wait_until_launched(ticket);
+        let launch = self.commands.wait_until_launched(ticket);
         if launch == DROPPED {
             return Ok(Outcome::Dropped);
         }
-        let known = {
-            let inbox = lock(&self.desk.inbox);
-            inbox.marks.iter().find(|(covered, _)| *covered >= launch).map(|(_, marker)| *marker)
+        let marker = {
+            let inbox = lock(&self.commands.inbox);
+            inbox.markers.iter().find(|(covered, _)| *covered >= launch).map(|(_, marker)| *marker)
         };
-        match known.or_else(|| launch_path.mark()) {
+        match marker.or_else(|| launch_path.mark()) {
             Some(marker) => while !launch_path.hw().wait(marker, Duration::from_secs(1))? {},
-            // No marker can be had: only synchronising tells when it is done.
+            // The device accepts no marker: only synchronizing shows that the command has completed.
             None => launch_path.hw().synchronize()?,
         }
         Ok(Outcome::Completed)
     }
 
-    /// Takes no more commands. Dependencies until those that wait have been launched, unless asked to by one of them.
+    /// Accepts no more commands and waits until the pending ones were launched, unless one of them calls this.
     pub(crate) fn finish(&self) {
-        self.desk.close();
-        if let By::Thread(thread) = &self.by
+        self.commands.close();
+        if let Launcher::Worker(thread) = &self.launcher
             && let Some(thread) = lock(thread).take()
             && thread.thread().id() != thread::current().id()
         {
-            // It catches what panics.
+            // The thread catches the panics of commands.
             let _ = thread.join();
         }
     }
@@ -236,32 +241,32 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.drop_pending();
-        self.desk.close();
+        self.commands.close();
     }
 }
 
-impl Desk {
+impl CommandList {
     fn close(&self) {
-        lock(&self.inbox).closed = true;
-        for waiting in [&self.came, &self.went, &self.room] {
-            waiting.notify_all();
+        lock(&self.inbox).is_closed = true;
+        for condvar in [&self.submitted, &self.changed, &self.has_room] {
+            condvar.notify_all();
         }
     }
 
-    fn look_again<'a>(&self, inbox: MutexGuard<'a, Inbox>) -> MutexGuard<'a, Inbox> {
-        self.watched.fetch_add(1, Ordering::SeqCst);
-        let waited = self.went.wait_timeout(inbox, LOOK_AGAIN);
-        self.watched.fetch_sub(1, Ordering::SeqCst);
+    fn wait_for_change<'a>(&self, inbox: MutexGuard<'a, Inbox>) -> MutexGuard<'a, Inbox> {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let waited = self.changed.wait_timeout(inbox, RECHECK_INTERVAL);
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn wait_until_launched(&self, ticket: &Ticket) -> u64 {
         let launch = || ticket.0.launch.load(Ordering::SeqCst);
         if launch() == PENDING {
-            ticket.0.wanted.store(true, Ordering::SeqCst);
+            ticket.0.has_waiter.store(true, Ordering::SeqCst);
             let mut inbox = lock(&self.inbox);
             while launch() == PENDING {
-                inbox = self.look_again(inbox);
+                inbox = self.wait_for_change(inbox);
             }
         }
         launch()
@@ -273,26 +278,26 @@ impl Desk {
             if let Some((ticket, launch)) = self.take_next() {
                 self.launch(launch_path, &mut admitted, &ticket, launch);
                 drop(admitted);
-                self.launching.store(false, Ordering::SeqCst);
+                self.is_launching.store(false, Ordering::SeqCst);
             }
         }
     }
 
     fn take_next(&self) -> Option<(Ticket, Launch)> {
-        let mut taken = lock(&self.taken);
-        if taken.is_empty() {
-            std::mem::swap(&mut *taken, &mut lock(&self.inbox).pending);
+        let mut batch = lock(&self.batch);
+        if batch.is_empty() {
+            std::mem::swap(&mut *batch, &mut lock(&self.inbox).pending);
         }
-        let next = taken.pop_front()?;
-        self.launching.store(true, Ordering::SeqCst);
-        if self.waiting.fetch_sub(1, Ordering::SeqCst) == ROOM_AT {
+        let next = batch.pop_front()?;
+        self.is_launching.store(true, Ordering::SeqCst);
+        if self.pending.fetch_sub(1, Ordering::SeqCst) == PENDING_WITH_ROOM {
             let _inbox = lock(&self.inbox);
-            self.room.notify_all();
+            self.has_room.notify_all();
         }
         Some(next)
     }
 
-    /// Launches a command whose turn it is.
+    /// Calls a command that was admitted.
     fn launch(
         &self,
         launch_path: &LaunchPath,
@@ -300,43 +305,43 @@ impl Desk {
         ticket: &Ticket,
         launch: Launch,
     ) {
-        // A callback that panics is the program's failure; the commands behind it are still owed their turn.
+        // A panic is a fault of the program; the commands behind this one are launched nevertheless.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(launch));
-        let number = self.launched.fetch_add(1, Ordering::Relaxed);
+        let number = self.launches.fetch_add(1, Ordering::Relaxed);
         let mut marker = admitted.launched();
-        if marker.is_none() && ticket.0.wanted.load(Ordering::SeqCst) {
+        if marker.is_none() && ticket.0.has_waiter.load(Ordering::SeqCst) {
             marker = launch_path.mark();
         }
         if let Some(marker) = marker {
             let mut inbox = lock(&self.inbox);
-            if inbox.marks.len() == MOST_MARKS {
-                inbox.marks.pop_front();
+            if inbox.markers.len() == MAX_KEPT_MARKERS {
+                inbox.markers.pop_front();
             }
-            inbox.marks.push_back((number, marker));
+            inbox.markers.push_back((number, marker));
         }
         ticket.0.launch.store(number, Ordering::SeqCst);
-        if self.watched.load(Ordering::SeqCst) > 0 {
-            // With the lock, or who has looked and not yet gone to sleep would miss it.
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            // With the lock: a thread that has checked and does not sleep yet would miss the notification.
             let _inbox = lock(&self.inbox);
-            self.went.notify_all();
+            self.changed.notify_all();
         }
     }
 
-    /// Answers whether there is a command; else the queue takes no more.
+    /// Waits for a command. Returns false once the queue accepts no more.
     fn wait_for_command(&self) -> bool {
-        for _ in 0..LOOKS {
-            if self.waiting.load(Ordering::Relaxed) > 0 {
+        for _ in 0..CHECKS_BEFORE_SLEEP {
+            if self.pending.load(Ordering::Relaxed) > 0 {
                 return true;
             }
             std::hint::spin_loop();
         }
         let mut inbox = lock(&self.inbox);
-        while self.waiting.load(Ordering::SeqCst) == 0 {
-            if inbox.closed {
+        while self.pending.load(Ordering::SeqCst) == 0 {
+            if inbox.is_closed {
                 return false;
             }
-            inbox.asleep = true;
-            inbox = self.came.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+            inbox.is_worker_asleep = true;
+            inbox = self.submitted.wait(inbox).unwrap_or_else(PoisonError::into_inner);
         }
         true
     }

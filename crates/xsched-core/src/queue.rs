@@ -4,10 +4,10 @@
 //!              launch, submit                          suspend
 //!     Idle ──────────────────────► Ready      Running ─────────► Suspended
 //!          ◄──────────────────────                    ◄─────────
-//!            the device is done                         resume
+//!         everything has completed                      resume
 //! ```
-//! The two are independent: a suspended queue with work is ready and waits. Suspending and resuming may be repeated
-//! without effect, and neither changes the order of what was launched or submitted.
+//! The two states are independent: a suspended queue with work is ready and waits. Suspending and resuming may be repeated
+//! without effect, and neither changes the order of commands.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,68 +20,68 @@ use crate::level::{LevelError, LevelRequest};
 use crate::sync::{Mutex, Shared, lock};
 use crate::window::Limit;
 
-/// Whether a queue has work. Values are those of the reference interface.
+/// Whether a queue has work. The values are those of the original C++ XSched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum QueueState {
-    /// Nothing launched that is not finished, and nobody waits to launch.
+    /// Everything launched has completed, and no thread is held.
     Idle = 1,
-    /// Has work that is not finished, or a thread held at the gate.
+    /// Work has not completed, or a thread is held at the gate.
     Ready = 2,
 }
 
-/// What to wait for when suspending.
+/// What [`XQueue::suspend`] waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Suspend {
-    /// Afterwards, wait for what is already on the device: when the call returns, the device has nothing of this queue.
+    /// After stopping launches, wait until the device has completed everything of this queue.
     pub sync_hw_queue: bool,
-    /// Before, wait for every command submitted so far.
+    /// First wait for every command submitted so far.
     pub wait_all: bool,
-    /// Before, wait until the queue is idle.
+    /// First wait until the queue is idle.
     pub wait_idle: bool,
 }
 
-/// What to do when resuming.
+/// What [`XQueue::resume`] does with submitted commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resume {
-    /// Discard the submitted commands that still wait.
+    /// Discard the submitted commands that were not launched.
     pub drop_commands: bool,
 }
 
 /// Why an operation on a queue failed.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
-    /// The hardware did not do it.
+    /// The hardware queue returned an error.
     #[error(transparent)]
     Hardware(#[from] HalError),
-    /// The worker for callback commands could not be started.
-    #[error("no thread for the commands of {0}: {1}")]
+    /// The thread for callback commands could not be started.
+    #[error("cannot start a thread for the commands of {0}: {1}")]
     NoWorker(QueueId, std::io::Error),
-    /// It is being destroyed.
-    #[error("{0} takes no more commands: it is being destroyed")]
+    /// The queue is being destroyed.
+    #[error("{0} accepts no more commands: it is being destroyed")]
     Finished(QueueId),
 }
 
 /// A point on a queue that other queues can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordedEvent {
-    /// Whose point it is.
+    /// The queue on which it was recorded.
     pub queue: QueueId,
-    /// Reached when this marker of that queue completes.
+    /// The marker of that queue that completes when the point is reached.
     pub marker: Marker,
 }
 
-/// A handle on a hardware queue through which it is scheduled.
+/// A scheduled hardware queue.
 pub struct XQueue {
     id: QueueId,
     launch_path: Arc<LaunchPath>,
     worker: OnceLock<Worker>,
-    /// Held while the worker is started, so that there is only one.
+    /// Held while the worker is started, so that only one is.
     starting: Mutex<()>,
 }
 
 impl XQueue {
-    /// Takes control of a hardware queue. Fails if the device lacks the level asked for.
+    /// Schedules a hardware queue. Fails if the device lacks the requested level.
     pub fn new(
         id: QueueId,
         hw: Arc<dyn HwQueue>,
@@ -93,19 +93,19 @@ impl XQueue {
         Ok(Self { id, launch_path, worker: OnceLock::new(), starting: Mutex::new(()) })
     }
 
-    /// Its name.
+    /// The id.
     #[must_use]
     pub fn id(&self) -> QueueId {
         self.id
     }
 
-    /// The device it runs on.
+    /// The device of the hardware queue.
     #[must_use]
     pub fn device(&self) -> DeviceId {
         self.launch_path.hw().device()
     }
 
-    /// Its way to the device.
+    /// The path of its launches to the device.
     #[must_use]
     pub fn launch_path(&self) -> &Arc<LaunchPath> {
         &self.launch_path
@@ -117,27 +117,27 @@ impl XQueue {
         self.launch_path.launch(real)
     }
 
-    /// Hands over a command to be launched, in order, when it is this queue's turn.
+    /// Submits a command, which is launched after those submitted before it, as soon as launching is allowed.
     pub fn submit(&self, launch: impl FnOnce() + Send + 'static) -> Result<Ticket, QueueError> {
         self.start_worker()?.submit(&self.launch_path, Box::new(launch)).ok_or(QueueError::Finished(self.id))
     }
 
-    /// Dependencies while so many commands wait that no more should be submitted. Not at all while the queue is stopped.
+    /// Waits while the queue has too many pending commands. Returns at once while the queue is stopped.
     pub fn wait_for_room(&self) {
         if let Some(worker) = self.worker.get() {
             worker.wait_for_room(&self.launch_path);
         }
     }
 
-    /// Has commands launched on the thread that submits them, which waits while the queue is stopped. To be said before
-    /// the first is submitted; answers whether it was.
+    /// Launches commands on the thread that submits them, which waits while the queue is stopped. Returns false if a command
+    /// was submitted before.
     pub fn launch_where_submitted(&self) -> bool {
         let _one_at_a_time = lock(&self.starting);
-        self.drive();
+        self.prepare_for_commands();
         self.worker.set(Worker::without_thread()).is_ok()
     }
 
-    /// Whether commands were submitted, or can be without starting a thread.
+    /// Whether commands were submitted, or are launched on the thread that submits them.
     #[must_use]
     pub fn has_worker(&self) -> bool {
         self.worker.get().is_some()
@@ -149,7 +149,7 @@ impl XQueue {
         self.worker.get().is_some_and(|worker| !worker.has_thread())
     }
 
-    /// Starts the thread that launches commands, unless there is one.
+    /// Starts the thread that launches submitted commands, unless it runs.
     pub fn start(&self) -> Result<(), QueueError> {
         self.start_worker().map(drop)
     }
@@ -162,48 +162,49 @@ impl XQueue {
         if let Some(worker) = self.worker.get() {
             return Ok(worker);
         }
-        self.drive();
+        self.prepare_for_commands();
         let worker =
             Worker::start(Arc::clone(&self.launch_path)).map_err(|e| QueueError::NoWorker(self.id, e))?;
         Ok(self.worker.get_or_init(|| worker))
     }
 
-    /// From now on there is somebody to wait for: every launch counts, and no more is in flight than the reference has.
-    fn drive(&self) {
+    /// Counts every launch from now on, so that threads can wait for commands, and limits the window as the original C++ XSched
+    /// does.
+    fn prepare_for_commands(&self) {
         self.launch_path.gate().count_all();
         if !self.launch_path.has_chosen_limit() {
             self.set_limit(Limit::count(Limit::DEFAULT_THRESHOLD, Limit::DEFAULT_BATCH_SIZE).ok());
         }
     }
 
-    /// Cannot be suspended any more, takes no more commands, and waits until those that wait have been launched: nothing
-    /// of the program's runs here afterwards. Does not wait if a command of this queue asks for it.
+    /// Prepares the queue for its destruction: it can no longer be suspended, accepts no more commands, and launches those that
+    /// are pending before this returns. Does not wait if a command of this queue calls it.
     pub fn finish(&self) {
         self.launch_path.release();
-        // A device that refuses has lost the queue already.
+        // A device that rejects this has lost the queue.
         let _ = self.launch_path.enforce();
         if let Some(worker) = self.worker.get() {
             worker.finish();
         }
     }
 
-    /// How many commands wait here or are in flight, as far as they are counted.
+    /// How many commands are pending or, as far as they are counted, in flight.
     #[must_use]
     pub fn commands(&self) -> u64 {
-        let waiting = self.worker.get().map_or(0, Worker::waiting) as u64;
-        waiting + u64::from(self.launch_path.in_flight())
+        let pending = self.worker.get().map_or(0, Worker::pending) as u64;
+        pending + u64::from(self.launch_path.in_flight())
     }
 
-    /// Dependencies until a submitted command has completed on the device, or was dropped.
+    /// Waits until a submitted command has completed on the device or was dropped.
     pub fn wait(&self, ticket: &Ticket) -> Result<Outcome, QueueError> {
         match self.worker.get() {
             Some(worker) => Ok(worker.wait(&self.launch_path, ticket)?),
-            // Nothing was ever submitted here: the ticket is another queue's.
+            // No command was submitted to this queue: the ticket belongs to another queue.
             None => Ok(Outcome::Dropped),
         }
     }
 
-    /// Dependencies until every command submitted so far has completed on the device.
+    /// Waits until every command submitted so far has completed on the device.
     pub fn wait_all(&self) -> Result<(), QueueError> {
         if let Some(worker) = self.worker.get()
             && let Some(newest) = worker.newest()
@@ -217,16 +218,16 @@ impl XQueue {
     /// Whether the queue has work.
     #[must_use]
     pub fn state(&self) -> QueueState {
-        let commands_wait = self.worker.get().is_some_and(|worker| !worker.is_empty());
-        if commands_wait || !self.launch_path.poll_idle() || self.launch_path.gate().is_ready() {
+        let has_pending = self.worker.get().is_some_and(|worker| !worker.is_empty());
+        if has_pending || !self.launch_path.poll_idle() || self.launch_path.gate().is_ready() {
             QueueState::Ready
         } else {
             QueueState::Idle
         }
     }
 
-    /// Stops new launches at once, and what the device holds as far as the level reaches. May be repeated; a queue
-    /// that is suspended already has nothing left to wait for.
+    /// Stops new launches at once, and work on the device as far as the level allows. May be repeated; a queue that is
+    /// suspended already is not waited for.
     pub fn suspend(&self, how: Suspend) -> Result<(), QueueError> {
         if self.launch_path.gate().is_closed() {
             return Ok(self.launch_path.enforce()?);
@@ -239,8 +240,9 @@ impl XQueue {
             if how.sync_hw_queue || how.wait_idle {
                 self.launch_path.synchronized(|| self.launch_path.hw().synchronize())?;
             }
-            let more_came = how.wait_idle && self.worker.get().is_some_and(|worker| !worker.is_empty());
-            if !more_came {
+            let has_new_commands =
+                how.wait_idle && self.worker.get().is_some_and(|worker| !worker.is_empty());
+            if !has_new_commands {
                 break;
             }
             self.launch_path.open();
@@ -249,13 +251,13 @@ impl XQueue {
         Ok(self.launch_path.enforce()?)
     }
 
-    /// As [`XQueue::suspend`] for a command of this queue: the launch it is part of is not waited for.
+    /// As [`XQueue::suspend`], called by a command of this queue: its own launch is not waited for.
     pub fn suspend_from_command(&self) -> Result<(), QueueError> {
         self.launch_path.close_without_waiting();
         Ok(self.launch_path.enforce()?)
     }
 
-    /// Lets launches go on where they were stopped. May be repeated.
+    /// Resumes launches and the work on the device. May be repeated.
     pub fn resume(&self, how: Resume) -> Result<(), QueueError> {
         if how.drop_commands
             && let Some(worker) = self.worker.get()
@@ -266,14 +268,14 @@ impl XQueue {
         Ok(self.launch_path.enforce()?)
     }
 
-    /// Limits what is in flight from now on, whatever the scheduler asks for; `None` leaves it to the scheduler.
+    /// Limits the in-flight window whatever the scheduler's order; `None` leaves it to the scheduler.
     pub fn set_limit(&self, limit: Option<Limit>) {
         self.launch_path.set_limit(limit);
         self.launch_path.gate().throttle_always(limit.is_some());
     }
 
-    /// Notes a point that other queues can wait for. Nothing is noted while nobody competes: then nobody is held, and
-    /// nothing needs to be inherited.
+    /// Records a point that other queues can wait for. `None` while the task is alone on its device: then no task is held, and
+    /// no dependency matters.
     #[must_use]
     pub fn record(&self) -> Option<RecordedEvent> {
         if self.launch_path.gate().is_free() {
@@ -282,7 +284,7 @@ impl XQueue {
         self.launch_path.mark().map(|marker| RecordedEvent { queue: self.id, marker })
     }
 
-    /// Whether a point recorded on this queue has been reached.
+    /// Whether the device has reached a point recorded on this queue.
     #[must_use]
     pub fn has_reached(&self, event: RecordedEvent) -> bool {
         event.queue == self.id && self.launch_path.hw().progress().marker >= event.marker
@@ -290,7 +292,7 @@ impl XQueue {
 }
 
 impl Drop for XQueue {
-    /// What was suspended is let go: a queue nobody can resume any more must not hold work for ever.
+    /// Resumes the queue: after this the program cannot do so, and its work must complete.
     fn drop(&mut self) {
         drop(self.worker.take());
         self.launch_path.open();
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_whose_gate_moves_keeps_what_its_program_wanted() {
+    fn queue_that_moves_to_another_gate_stays_suspended() {
         let old = gate();
         old.give(Order::Yield);
         let hw = Arc::new(NullQueue::default());
@@ -322,7 +324,7 @@ mod tests {
             while !old.is_ready() {
                 std::thread::yield_now();
             }
-            // Held by the scheduler, and now by the program too; then the scheduler is replaced.
+            // Held by the scheduler and suspended by the program; then the scheduler is replaced.
             queue.suspend(Suspend::default()).unwrap();
             let new = gate();
             queue.launch_path().move_to(new.clone());
@@ -331,20 +333,16 @@ mod tests {
                 std::thread::yield_now();
             }
             std::thread::sleep(Duration::from_millis(2));
-            assert_eq!(
-                launches.load(Ordering::SeqCst),
-                0,
-                "launched though the program had suspended the queue"
-            );
+            assert_eq!(launches.load(Ordering::SeqCst), 0, "launched while the program suspended the queue");
             queue.resume(Resume::default()).unwrap();
         });
         assert_eq!(launches.load(Ordering::SeqCst), 1);
     }
 
-    /// A device whose context was destroyed: it answers nothing any more.
-    struct Gone(NullQueue);
+    /// A device whose context was destroyed: it rejects markers.
+    struct DestroyedQueue(NullQueue);
 
-    impl HwQueue for Gone {
+    impl HwQueue for DestroyedQueue {
         fn device(&self) -> crate::DeviceId {
             self.0.device()
         }
@@ -355,7 +353,7 @@ mod tests {
             Err(HalError::Driver {
                 device: String::new(),
                 what: "placing a marker",
-                why: "it is gone".into(),
+                why: "the context was destroyed".into(),
             })
         }
         fn progress(&self) -> crate::Progress {
@@ -375,34 +373,34 @@ mod tests {
         }
     }
 
-    /// It may wait for other queues as well, which stand still until this one is seen to be idle.
+    /// The thread may also wait for other queues, which are stopped until this one is found idle.
     #[test]
-    fn who_waits_for_a_queue_is_trusted_to_see_its_end_for_a_moment() {
+    fn polling_relies_on_a_synchronizing_thread_only_for_a_limited_time() {
         let (gate, hw) = (gate(), Arc::new(NullQueue::default()));
         gate.give(Order::Leader);
         let queue =
             XQueue::new(QueueId(1), hw, gate.clone(), Arc::new(NoScheduler), LevelRequest::Auto).unwrap();
         queue.launch(|| ());
         queue.launch_path().synchronized(|| {
-            let mut looks = 0;
+            let mut polls = 0;
             while !queue.launch_path().poll_idle() {
-                looks += 1;
+                polls += 1;
                 std::thread::sleep(Duration::from_millis(1));
             }
-            assert!(looks > 0 && !gate.is_ready());
+            assert!(polls > 0 && !gate.is_ready());
         });
     }
 
     #[test]
-    fn nobody_waits_for_ever_for_a_device_that_does_not_answer() {
-        let (gate, hw) = (gate(), Arc::new(Gone(NullQueue::default())));
+    fn queue_of_a_failed_device_counts_as_idle_after_some_polls() {
+        let (gate, hw) = (gate(), Arc::new(DestroyedQueue(NullQueue::default())));
         gate.give(Order::Leader);
         let queue =
             XQueue::new(QueueId(1), hw, gate.clone(), Arc::new(NoScheduler), LevelRequest::Auto).unwrap();
         queue.launch(|| ());
         assert!(gate.is_ready());
-        assert!(!queue.launch_path().poll_idle(), "it may answer the next time");
-        let looks = (0..1_000).find(|_| queue.launch_path().poll_idle());
-        assert!(looks.is_some() && !gate.is_ready());
+        assert!(!queue.launch_path().poll_idle(), "the next marker may be accepted");
+        let polls = (0..1_000).find(|_| queue.launch_path().poll_idle());
+        assert!(polls.is_some() && !gate.is_ready());
     }
 }

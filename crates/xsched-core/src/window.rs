@@ -1,17 +1,18 @@
-//! The in-flight window: how much a paced queue may have on the device at once.
+//! The in-flight window: how much work a throttled queue may have on the device.
 //!
 //! A fixed number of commands is either too many (16 of 5 ms) or too few (16 of 2 us), so the window is measured in
 //! time: it admits commands while the estimated work in flight fits a latency budget. The estimate comes from
-//! markers: numbers the device reports once everything before them has completed.
+//! markers: numbers that the device reports once everything before them has completed.
 //!
 //! ```text
 //!    launched ──► c c c c M1 c c c M2 c c        M2 and what follows are in flight,
-//!                 └ batch 1 ┘└ batch 2┘└ unmarked┘   M1 came back: batch 1 took so long
+//!                 └ batch 1 ┘└ batch 2┘└ unmarked┘   M1 completed: the duration of batch 1 is known
 //! ```
 //!
-//! A count can be set instead, for compatibility: `threshold` commands in flight, a marker every `batch_size`.
+//! The original C++ XSched limits the number of commands. That can be set instead: `threshold` commands in flight, a marker
+//! after every `batch_size`.
 //!
-//! This is plain state without threads, clocks or devices in it; [`crate::XQueue`] brings those.
+//! This module has no threads, clocks or devices; [`crate::LaunchPath`] adds them.
 
 use std::collections::VecDeque;
 
@@ -20,33 +21,32 @@ use crate::hint::HintError;
 use crate::level::Level;
 use crate::time::Nanos;
 
-/// How the window is measured.
+/// The limit of an in-flight window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// Estimated work in flight, but at least [`Limit::MIN_COMMANDS`] commands.
+    /// The estimated work in flight; [`Limit::MIN_COMMANDS`] commands are always admitted.
     Budget(Nanos),
-    /// Commands in flight, and commands from one marker to the next.
+    /// The number of commands in flight.
     Count {
-        /// At most this many in flight.
+        /// The most commands in flight.
         threshold: u32,
-        /// A marker after this many.
+        /// The number of commands from one marker to the next.
         batch_size: u32,
     },
 }
 
 impl Limit {
-    /// One runs, one waits behind it: with fewer the device would pause between two commands.
+    /// One command runs and one waits behind it. With fewer the device would idle between two commands.
     pub const MIN_COMMANDS: u32 = 2;
-    /// What is in flight at most, and how often a marker is placed, where commands are counted and nobody says how many.
-    /// Those of the reference.
+    /// The default number of commands in flight where commands are counted, as in the original C++ XSched.
     pub const DEFAULT_THRESHOLD: i64 = 16;
-    /// See [`Limit::DEFAULT_THRESHOLD`].
+    /// The default number of commands from one marker to the next, as in the original C++ XSched.
     pub const DEFAULT_BATCH_SIZE: i64 = 8;
 
-    /// What a queue has that is stopped at this level, unless told otherwise.
+    /// The default limit of a queue that is preempted at this level.
     ///
-    /// From level 2 on what is in flight can be stopped, so it need not be kept short for others' sake, and keeps a program's
-    /// device busy through the pauses of its host. At level 1 whoever takes the place waits for all of it.
+    /// From level 2 on work in flight can be stopped, so that the window can be large enough to keep the device busy while the
+    /// host pauses. At level 1 a task of higher precedence waits for all of it.
     #[must_use]
     pub const fn for_level(level: Level) -> Self {
         match level {
@@ -55,7 +55,7 @@ impl Limit {
         }
     }
 
-    /// A budget of time, 10 us to 10 s.
+    /// A limit of estimated work, 10 us to 10 s.
     pub fn budget(budget: Nanos) -> Result<Self, HintError> {
         if (Nanos::from_micros(10)..=Nanos::from_secs(10)).contains(&budget) {
             Ok(Self::Budget(budget))
@@ -64,27 +64,27 @@ impl Limit {
         }
     }
 
-    /// A count of commands; `batch_size` at most `threshold`.
+    /// A limit of commands, 1 to 65536, with a `batch_size` of 1 to `threshold`.
     pub fn count(threshold: i64, batch_size: i64) -> Result<Self, HintError> {
-        const MOST: u32 = 65_536;
-        let refuse = |field, value: i64, allowed| Err(HintError { field, value: value.to_string(), allowed });
+        const MAX_THRESHOLD: u32 = 65_536;
+        let reject = |field, value: i64, allowed| Err(HintError { field, value: value.to_string(), allowed });
         let threshold = match u32::try_from(threshold) {
-            Ok(n) if (1..=MOST).contains(&n) => n,
-            _ => return refuse("threshold", threshold, "1 to 65536 (commands in flight)"),
+            Ok(n) if (1..=MAX_THRESHOLD).contains(&n) => n,
+            _ => return reject("threshold", threshold, "1 to 65536 (commands in flight)"),
         };
         match u32::try_from(batch_size) {
             Ok(n) if (1..=threshold).contains(&n) => Ok(Self::Count { threshold, batch_size: n }),
-            _ => refuse("batch_size", batch_size, "1 to the threshold"),
+            _ => reject("batch_size", batch_size, "1 to the threshold"),
         }
     }
 }
 
-/// Commands and the work they are estimated to be.
+/// A number of commands and their estimated duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// How many.
+    /// The number of commands.
     pub commands: u32,
-    /// How long they take, by the estimate at the time each was admitted.
+    /// Their duration, by the estimate at the time each was admitted.
     pub work: Nanos,
 }
 
@@ -94,22 +94,22 @@ impl Load {
         self.work += other.work;
     }
 
-    fn take(&mut self, other: Self) {
+    fn subtract(&mut self, other: Self) {
         self.commands = self.commands.saturating_sub(other.commands);
         self.work = self.work - other.work;
     }
 }
 
-/// A place in the window. Give it back with [`Window::launched`] or [`Window::cancel`].
+/// Room for one command in the window. Return it with [`Window::launched`] or [`Window::cancel`].
 #[derive(Debug)]
-#[must_use = "a reservation that is dropped is never given back"]
+#[must_use = "a reservation that is dropped is never returned"]
 pub struct Reservation(Load);
 
 #[derive(Clone, Copy, Debug)]
 struct Batch {
     marker: Marker,
     load: Load,
-    /// When its first command was launched.
+    /// When the first command of the batch was launched.
     began: Nanos,
 }
 
@@ -117,29 +117,29 @@ struct Batch {
 #[derive(Debug)]
 pub struct Window {
     limit: Limit,
-    /// Length of one command; none until the first marker came back.
+    /// The duration of one command; none until the first marker has completed.
     estimate: Option<Nanos>,
     in_flight: Load,
-    /// Launched since the last marker.
+    /// What was launched since the last marker.
     unmarked: Load,
     unmarked_since: Nanos,
     outstanding: VecDeque<Batch>,
     last_marker: Marker,
-    /// When the device was last known to turn to this queue's next batch, and whether that is when it did, or only when
-    /// somebody looked.
+    /// When the device started this queue's next batch.
     device_free_at: Nanos,
+    /// Whether `device_free_at` is the time of the completion, and not the later time at which a thread read the progress.
     is_exact: bool,
-    /// What is in flight can be stopped, at the markers.
-    stoppable: bool,
+    /// Work in flight can be stopped, at the markers.
+    is_stoppable: bool,
 }
 
-/// Enough for a stop point every [`STOP_EVERY`] of the largest window and then some; markers beyond it are not placed.
-const MOST_OUTSTANDING: usize = 256;
-/// A marker at least this often, so that the count of what is in flight stays fresh.
-const MOST_UNMARKED: u32 = 64;
-/// Where a queue can be stopped at its markers: how much it runs on at most. Closer together they would cost more than
-/// they gain, for a device that stops at one takes a few microseconds to find out that it need not.
-const STOP_EVERY: Nanos = Nanos::from_millis(1);
+/// The most markers outstanding. Enough for one in every [`MAX_STOP_DISTANCE`] of the largest default window.
+const MAX_OUTSTANDING_MARKERS: usize = 256;
+/// The most commands without a marker, so that the count of commands in flight stays current.
+const MAX_UNMARKED_COMMANDS: u32 = 64;
+/// The most estimated work between two markers of a queue that can be stopped at them. A device needs a few microseconds to
+/// pass a marker, so that closer markers would cost more than they gain.
+const MAX_STOP_DISTANCE: Nanos = Nanos::from_millis(1);
 
 impl Window {
     /// An empty window.
@@ -151,45 +151,45 @@ impl Window {
             in_flight: Load::default(),
             unmarked: Load::default(),
             unmarked_since: Nanos::ZERO,
-            outstanding: VecDeque::with_capacity(MOST_OUTSTANDING),
+            outstanding: VecDeque::with_capacity(MAX_OUTSTANDING_MARKERS),
             last_marker: 0,
             device_free_at: Nanos::ZERO,
             is_exact: true,
-            stoppable: false,
+            is_stoppable: false,
         }
     }
 
-    /// Places markers so that the queue can be stopped at this level.
+    /// Sets the level at which the queue is preempted. From level 2 on it is stopped at its markers.
     pub fn set_level(&mut self, level: Level) {
-        self.stoppable = level > Level::Block;
+        self.is_stoppable = level > Level::Block;
     }
 
-    /// Measures differently from now on. What is in flight stays.
+    /// Sets the limit. Work in flight stays.
     pub fn set_limit(&mut self, limit: Limit) {
         self.limit = limit;
     }
 
-    /// How it is measured.
+    /// The limit.
     #[must_use]
     pub fn limit(&self) -> Limit {
         self.limit
     }
 
-    /// What is in flight, as far as is known.
+    /// The work in flight, as of the last observed progress.
     #[must_use]
     pub fn in_flight(&self) -> Load {
         self.in_flight
     }
 
-    /// How long one command is thought to take.
+    /// The estimated duration of one command.
     #[must_use]
     pub fn estimate(&self) -> Option<Nanos> {
         self.estimate
     }
 
-    /// Admits one command if there is room.
+    /// Reserves room for one command, if there is any.
     pub fn reserve(&mut self) -> Option<Reservation> {
-        let next = Load { commands: 1, work: self.expected_length() };
+        let next = Load { commands: 1, work: self.expected_duration() };
         let room = match self.limit {
             Limit::Budget(budget) => {
                 self.in_flight.commands < Limit::MIN_COMMANDS || self.in_flight.work + next.work <= budget
@@ -202,50 +202,50 @@ impl Window {
         })
     }
 
-    /// The command was not launched after all.
+    /// Returns a reservation whose command was not launched.
     #[expect(
         clippy::needless_pass_by_value,
-        reason = "consuming the place keeps it from being given back twice"
+        reason = "consuming the reservation keeps it from being returned twice"
     )]
-    pub fn cancel(&mut self, place: Reservation) {
-        self.in_flight.take(place.0);
+    pub fn cancel(&mut self, reservation: Reservation) {
+        self.in_flight.subtract(reservation.0);
     }
 
-    /// The command has been launched. Answers whether a marker is due now.
+    /// Notes that the command has been launched. Returns whether a marker is due.
     #[expect(
         clippy::needless_pass_by_value,
-        reason = "consuming the place keeps it from being given back twice"
+        reason = "consuming the reservation keeps it from being returned twice"
     )]
-    pub fn launched(&mut self, place: Reservation, now: impl FnOnce() -> Nanos) -> bool {
+    pub fn launched(&mut self, reservation: Reservation, now: impl FnOnce() -> Nanos) -> bool {
         if self.unmarked.commands == 0 {
             self.unmarked_since = now();
         }
-        self.unmarked.add(place.0);
+        self.unmarked.add(reservation.0);
         let due = match self.limit {
-            // A quarter of the budget: room comes back in steps small enough to keep the device busy.
+            // A quarter of the budget: the window empties in steps that are small enough to keep the device busy.
             Limit::Budget(budget) => {
-                let furthest = if self.stoppable { STOP_EVERY } else { Nanos::MAX };
-                let distance = (budget.0 / 4).min(furthest.0);
-                self.unmarked.work.0 >= distance || self.unmarked.commands >= MOST_UNMARKED
+                let max_distance = if self.is_stoppable { MAX_STOP_DISTANCE } else { Nanos::MAX };
+                let distance = (budget.0 / 4).min(max_distance.0);
+                self.unmarked.work.0 >= distance || self.unmarked.commands >= MAX_UNMARKED_COMMANDS
             }
             Limit::Count { batch_size, .. } => self.unmarked.commands >= batch_size,
         };
-        due && self.outstanding.len() < MOST_OUTSTANDING
+        due && self.outstanding.len() < MAX_OUTSTANDING_MARKERS
     }
 
-    /// Whether something was launched that no marker covers.
+    /// Whether a command was launched that no marker covers.
     #[must_use]
     pub fn has_unmarked(&self) -> bool {
         self.unmarked.commands > 0
     }
 
-    /// A marker was placed behind everything launched so far.
+    /// Notes that a marker was placed behind everything launched so far.
     pub fn marked(&mut self, marker: Marker) {
         self.last_marker = marker;
         let load = std::mem::take(&mut self.unmarked);
-        let full = self.outstanding.len() >= MOST_OUTSTANDING;
+        let full = self.outstanding.len() >= MAX_OUTSTANDING_MARKERS;
         match self.outstanding.back_mut() {
-            // The batch joins the newest one: its commands are given back with the later marker.
+            // Merged with the newest batch: its commands complete with the later marker.
             Some(last) if full => {
                 last.load.add(load);
                 last.marker = marker;
@@ -254,7 +254,7 @@ impl Window {
         }
     }
 
-    /// The marker whose completion makes room first, if any is on its way.
+    /// The first outstanding marker: its completion makes room.
     #[must_use]
     pub fn oldest_marker(&self) -> Option<Marker> {
         self.outstanding.front().map(|batch| batch.marker)
@@ -266,18 +266,18 @@ impl Window {
         self.last_marker
     }
 
-    /// Takes note of how far the device has just come. `now` stands in where the device does not tell the time.
+    /// Notes progress that was made at `now`. A time that the device reports takes precedence.
     pub fn observe(&mut self, progress: Progress, now: Nanos) {
-        self.take_note(progress, now, true);
+        self.note_progress(progress, now, true);
     }
 
-    /// Takes note of how far the device had come when somebody looked, which may have been long after. Without the
-    /// device's own clock the time says little about the length of commands.
+    /// Notes progress that was read at `now` and may have been made long before. Without a time from the device it gives only
+    /// a rough estimate of the duration of commands.
     pub fn observe_late(&mut self, progress: Progress, now: Nanos) {
-        self.take_note(progress, now, progress.at.is_some());
+        self.note_progress(progress, now, progress.at.is_some());
     }
 
-    fn take_note(&mut self, progress: Progress, now: Nanos, exact: bool) {
+    fn note_progress(&mut self, progress: Progress, now: Nanos, exact: bool) {
         let mut done = Load::default();
         let mut began = None;
         while let Some(batch) = self.outstanding.front().copied() {
@@ -289,46 +289,47 @@ impl Window {
             began.get_or_insert(batch.began);
         }
         let Some(began) = began else { return };
-        self.in_flight.take(done);
+        self.in_flight.subtract(done);
         let finished = progress.at.unwrap_or(now);
-        // The batch ran from when the device was free of the one before, or from its launch if that was later.
+        // The batch ran since the batch before it completed, or since its launch if that was later.
         let span = finished - self.device_free_at.max(began);
         let from_exact = self.is_exact || began >= self.device_free_at;
-        // Whoever looks late now looked late then, too: the mean is right as long as the device was busy all the time.
+        // If both ends were read late, the mean is right as long as the device was busy throughout.
         let busy_throughout = began <= self.device_free_at && !self.outstanding.is_empty();
-        let says_much = (exact && from_exact) || (self.stoppable && busy_throughout);
+        let is_reliable = (exact && from_exact) || (self.is_stoppable && busy_throughout);
         (self.device_free_at, self.is_exact) = (finished, exact);
-        if done.commands > 0 && (self.estimate.is_none() || says_much) {
+        if done.commands > 0 && (self.estimate.is_none() || is_reliable) {
             self.learn(Nanos(span.0 / u64::from(done.commands)));
         }
     }
 
-    /// Nothing ran before `now`: the queue was suspended, and the time must not count as work.
+    /// Notes that the queue was stopped until `now`: the time before does not count as work.
     pub fn resumed(&mut self, now: Nanos) {
         self.device_free_at = self.device_free_at.max(now);
         self.is_exact = true;
     }
 
-    /// The device no longer reports: forget what is in flight rather than wait for it for ever.
+    /// Discards what is in flight: the device no longer reports progress, and a thread that waits for it would block
+    /// indefinitely.
     pub fn abandon(&mut self) {
         self.in_flight = Load::default();
         self.unmarked = Load::default();
         self.outstanding.clear();
     }
 
-    /// Up fast, down slowly: too low an estimate lets too much in flight, too high a one costs a little throughput. What
-    /// can be stopped does no harm in flight: there the mean is wanted.
+    /// Increases fast and decreases slowly: too low an estimate admits too much work, too high an estimate costs a little
+    /// throughput. Work that can be stopped may be in flight, so that the mean is the best estimate there.
     fn learn(&mut self, sample: Nanos) {
         self.estimate = Some(match self.estimate {
             None => sample,
-            Some(old) if sample > old && self.stoppable => Nanos(old.0 + (sample.0 - old.0) / 8),
+            Some(old) if sample > old && self.is_stoppable => Nanos(old.0 + (sample.0 - old.0) / 8),
             Some(old) if sample > old => Nanos(old.0.midpoint(sample.0)),
             Some(old) => Nanos(old.0 - (old.0 - sample.0) / 8),
         });
     }
 
-    /// An unknown command might be anything: count it as half of the budget, so that two are admitted at first.
-    fn expected_length(&self) -> Nanos {
+    /// Until the first estimate a command counts as half of the budget, so that two are admitted.
+    fn expected_duration(&self) -> Nanos {
         match (self.estimate, self.limit) {
             (Some(estimate), _) => estimate,
             (None, Limit::Budget(budget)) => Nanos(budget.0 / 2),
