@@ -1,7 +1,7 @@
-//! What a program's user asks for through environment variables. Names and meaning are those of the reference, with
-//! `XSCHED_BUDGET` and `XSCHED_NAME` added; `docs/environment.md` lists them all.
+//! The environment variables of a scheduled program. Names and meaning are those of the original C++ XSched; `XSCHED_BUDGET`
+//! and `XSCHED_NAME` are new. `docs/environment.md` lists all of them.
 //!
-//! They are read in somebody else's program: a value that makes no sense is ignored, and reported to those who listen.
+//! An invalid value must not stop the program: it is ignored and reported in the log.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -13,71 +13,71 @@ use crate::protocol::HintRequest;
 
 /// The names of the variables.
 pub mod name {
-    /// Who schedules: `APP`, `LCL` or `GLB`.
+    /// The scheduler: `APP`, `LCL` or `GLB`.
     pub const SCHEDULER: &str = "XSCHED_SCHEDULER";
-    /// The policy of a local scheduler.
+    /// The policy of the local scheduler.
     pub const POLICY: &str = "XSCHED_POLICY";
     /// Whether every stream of the program is scheduled: `ON` or `OFF`.
     pub const AUTO: &str = "XSCHED_AUTO_XQUEUE";
-    /// How deep queues are preempted.
+    /// The preemption level of queues.
     pub const LEVEL: &str = "XSCHED_AUTO_XQUEUE_LEVEL";
-    /// Commands in flight.
+    /// The maximum number of commands in flight.
     pub const THRESHOLD: &str = "XSCHED_AUTO_XQUEUE_THRESHOLD";
-    /// Commands from one marker to the next.
+    /// The number of commands from one marker to the next.
     pub const BATCH_SIZE: &str = "XSCHED_AUTO_XQUEUE_BATCH_SIZE";
-    /// Importance.
+    /// The priority.
     pub const PRIORITY: &str = "XSCHED_AUTO_XQUEUE_PRIORITY";
-    /// Percent of the device.
+    /// The share, in percent of the device.
     pub const SHARE: &str = "XSCHED_AUTO_XQUEUE_UTILIZATION";
-    /// Microseconds of a turn, for a local scheduler.
+    /// The time slice in microseconds, for the local scheduler.
     pub const TIMESLICE: &str = "XSCHED_AUTO_XQUEUE_TIMESLICE";
-    /// Microseconds to be done in.
+    /// The deadline in microseconds.
     pub const DEADLINE: &str = "XSCHED_AUTO_XQUEUE_DEADLINE";
-    /// Tasks at once under KEDF, for a local scheduler.
+    /// The number of tasks that KEDF runs at the same time, for the local scheduler.
     pub const KDEADLINE: &str = "XSCHED_AUTO_XQUEUE_KDEADLINE";
-    /// Microseconds a task can wait before it becomes critical.
+    /// The laxity in microseconds.
     pub const LAXITY: &str = "XSCHED_AUTO_XQUEUE_LAXITY";
-    /// Microseconds of work in flight.
+    /// The in-flight window in microseconds.
     pub const BUDGET: &str = "XSCHED_BUDGET";
-    /// What the program is called in lists.
+    /// The name of the program in status reports.
     pub const NAME: &str = "XSCHED_NAME";
-    /// Where the service listens.
+    /// The socket of the service.
     pub const SOCKET: &str = "XSCHED_SOCKET";
 }
 
-/// Who schedules the program's queues.
+/// The scheduler of the program's queues.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Scheduler {
-    /// The program itself, and nobody else.
+    /// None: the application itself suspends and resumes its queues.
     #[default]
     Application,
-    /// A scheduler inside the process.
+    /// The local scheduler.
     Local(&'static PolicyInfo, Params),
     /// The service.
     Service,
 }
 
-/// All that the environment says.
+/// The values of the environment variables.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    /// Who schedules.
+    /// The scheduler.
     pub scheduler: Scheduler,
-    /// Every stream is scheduled, not only those the program asks for.
+    /// Every queue is scheduled, not only those that the program creates an XQueue for.
     pub schedules_every_queue: bool,
-    /// How deep queues are preempted.
+    /// The preemption level of queues.
     pub level: LevelRequest,
-    /// What is in flight while the scheduler wants little of it, if not the default.
+    /// The in-flight window of throttled queues, if not the default.
     pub limit: Option<Limit>,
-    /// What the program would like.
+    /// The requested hints.
     pub hint_request: HintRequest,
-    /// What the program is called in lists.
+    /// The name of the program in status reports.
     pub name: Option<String>,
 }
 
 impl Environment {
-    /// Understands the variables that `get` answers with, and hands a line about each it cannot use to `complain`.
-    pub fn read(get: impl Fn(&str) -> Option<String>, complain: impl FnMut(String)) -> Self {
-        let mut reader = Reader { get, complain };
+    /// Parses the variables that `get` returns, and calls `on_invalid` with a message for each invalid value.
+    pub fn read(get: impl Fn(&str) -> Option<String>, on_invalid: impl FnMut(String)) -> Self {
+        let mut reader = Reader { get, on_invalid };
         let scheduler = reader.scheduler();
         Self {
             scheduler,
@@ -89,7 +89,7 @@ impl Environment {
         }
     }
 
-    /// The hint_request as hints for a local scheduler. They were checked when they were read.
+    /// The requested hints, for the local scheduler. They were validated by [`Environment::read`].
     #[must_use]
     pub fn hints(&self) -> Hints {
         self.hint_request.applied_to(Hints::default()).unwrap_or_default()
@@ -98,16 +98,16 @@ impl Environment {
 
 struct Reader<G, C> {
     get: G,
-    complain: C,
+    on_invalid: C,
 }
 
 impl<G: Fn(&str) -> Option<String>, C: FnMut(String)> Reader<G, C> {
-    /// The value of a variable, if it is set and makes sense.
-    fn value<T, E: Display>(&mut self, name: &str, check: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
+    /// The value of a variable, if it is set and valid.
+    fn value<T, E: Display>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
         let text = (self.get)(name).filter(|text| !text.is_empty())?;
-        let value = check(text.trim());
+        let value = parse(text.trim());
         if let Err(why) = &value {
-            (self.complain)(format!("{name} is ignored: {why}"));
+            (self.on_invalid)(format!("{name} is ignored: {why}"));
         }
         value.ok()
     }
@@ -122,20 +122,20 @@ impl<G: Fn(&str) -> Option<String>, C: FnMut(String)> Reader<G, C> {
 
     fn scheduler(&mut self) -> Scheduler {
         let policy = self.value(name::POLICY, PolicyInfo::find);
-        let asked = self.value(name::SCHEDULER, |text| match text.to_ascii_uppercase().as_str() {
-            "APP" => Ok(Asked::Application),
-            "LCL" => Ok(Asked::Local),
-            "GLB" => Ok(Asked::Service),
-            _ => Err(format!("`{text}` is none of APP, LCL and GLB")),
+        let selected = self.value(name::SCHEDULER, |text| match text.to_ascii_uppercase().as_str() {
+            "APP" => Ok(SelectedScheduler::Application),
+            "LCL" => Ok(SelectedScheduler::Local),
+            "GLB" => Ok(SelectedScheduler::Service),
+            _ => Err(format!("`{text}` is not a scheduler: use APP, LCL or GLB")),
         });
-        match (asked, policy) {
-            (Some(Asked::Service), _) => Scheduler::Service,
-            (Some(Asked::Application), _) | (None, None) => Scheduler::Application,
-            (Some(Asked::Local), None) => match PolicyInfo::find("HPF") {
+        match (selected, policy) {
+            (Some(SelectedScheduler::Service), _) => Scheduler::Service,
+            (Some(SelectedScheduler::Application), _) | (None, None) => Scheduler::Application,
+            (Some(SelectedScheduler::Local), None) => match PolicyInfo::find("HPF") {
                 Ok(default) => Scheduler::Local(default, self.params()),
                 Err(_) => Scheduler::Application,
             },
-            (Some(Asked::Local) | None, Some(policy)) => Scheduler::Local(policy, self.params()),
+            (Some(SelectedScheduler::Local) | None, Some(policy)) => Scheduler::Local(policy, self.params()),
         }
     }
 
@@ -158,12 +158,12 @@ impl<G: Fn(&str) -> Option<String>, C: FnMut(String)> Reader<G, C> {
             return Limit::budget(micros(us)).ok();
         }
         let threshold = self.number(name::THRESHOLD, |n| Limit::count(n, 1));
-        let most = threshold.unwrap_or(Limit::DEFAULT_THRESHOLD);
-        let batch_size = self.number(name::BATCH_SIZE, |n| Limit::count(most, n));
+        let max = threshold.unwrap_or(Limit::DEFAULT_THRESHOLD);
+        let batch_size = self.number(name::BATCH_SIZE, |n| Limit::count(max, n));
         if threshold.is_none() && batch_size.is_none() {
             return None;
         }
-        Limit::count(most, batch_size.unwrap_or(Limit::DEFAULT_BATCH_SIZE.min(most))).ok()
+        Limit::count(max, batch_size.unwrap_or(Limit::DEFAULT_BATCH_SIZE.min(max))).ok()
     }
 
     fn hint_request(&mut self) -> HintRequest {
@@ -182,7 +182,7 @@ impl<G: Fn(&str) -> Option<String>, C: FnMut(String)> Reader<G, C> {
 }
 
 #[derive(Clone, Copy)]
-enum Asked {
+enum SelectedScheduler {
     Application,
     Local,
     Service,
@@ -192,18 +192,18 @@ fn on_or_off(text: &str) -> Result<bool, String> {
     match text.to_ascii_uppercase().as_str() {
         "ON" | "1" | "TRUE" => Ok(true),
         "OFF" | "0" | "FALSE" => Ok(false),
-        _ => Err(format!("`{text}` is neither ON nor OFF")),
+        _ => Err(format!("`{text}` is not a switch: use ON or OFF")),
     }
 }
 
-/// The longest name a program may be given.
-const LONGEST_NAME: usize = 64;
+/// The maximum length of a program's name, in characters.
+const MAX_NAME_LENGTH: usize = 64;
 
-/// Checks a name that is shown in lists: one line of 1 to 64 characters.
+/// Validates a name for status reports: one line of 1 to 64 characters.
 pub fn plain_name(text: &str) -> Result<String, String> {
     let length = text.chars().count();
-    if !(1..=LONGEST_NAME).contains(&length) {
-        return Err(format!("a name has 1 to {LONGEST_NAME} characters, not {length}"));
+    if !(1..=MAX_NAME_LENGTH).contains(&length) {
+        return Err(format!("a name has 1 to {MAX_NAME_LENGTH} characters, not {length}"));
     }
     if text.chars().any(char::is_control) {
         return Err("a name has no control characters".to_owned());
@@ -216,27 +216,27 @@ mod tests {
     use super::*;
 
     fn read(variables: &[(&str, &str)]) -> (Environment, Vec<String>) {
-        let mut complaints = Vec::new();
+        let mut messages = Vec::new();
         let get = |name: &str| {
-            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).to_owned())
         };
-        let environment = Environment::read(get, |line| complaints.push(line));
-        (environment, complaints)
+        let environment = Environment::read(get, |line| messages.push(line));
+        (environment, messages)
     }
 
     #[test]
-    fn nothing_said_means_that_the_program_decides() {
-        let (environment, complaints) = read(&[]);
+    fn without_variables_the_application_schedules_itself() {
+        let (environment, messages) = read(&[]);
         assert!(
             matches!(environment.scheduler, Scheduler::Application) && !environment.schedules_every_queue
         );
         assert_eq!((environment.level, environment.limit), (LevelRequest::Auto, None));
         assert_eq!(environment.hint_request, HintRequest::default());
-        assert!(complaints.is_empty());
+        assert!(messages.is_empty());
     }
 
     #[test]
-    fn a_policy_alone_selects_a_local_scheduler_and_the_service_stays_the_service() {
+    fn policy_alone_selects_the_local_scheduler_but_does_not_override_the_service() {
         let policy = |variables: &[_]| match read(variables).0.scheduler {
             Scheduler::Local(policy, params) => Some((policy.name, params.k)),
             Scheduler::Application | Scheduler::Service => None,
@@ -247,8 +247,8 @@ mod tests {
     }
 
     #[test]
-    fn good_values_are_taken() {
-        let (environment, complaints) = read(&[
+    fn valid_values_are_used() {
+        let (environment, messages) = read(&[
             (name::SCHEDULER, "GLB"),
             (name::AUTO, "ON"),
             (name::PRIORITY, "high"),
@@ -259,7 +259,7 @@ mod tests {
             (name::THRESHOLD, "4"),
             (name::NAME, "trainer"),
         ]);
-        assert_eq!(complaints, Vec::<String>::new());
+        assert_eq!(messages, Vec::<String>::new());
         assert_eq!(environment.limit, Limit::count(4, 4).ok());
         assert_eq!(environment.hint_request.laxity, Some((700, 100, 255)));
         assert_eq!(environment.hints().priority, Priority::HIGH);
@@ -267,9 +267,9 @@ mod tests {
     }
 
     #[test]
-    fn each_bad_value_is_ignored_alone_and_named() {
-        let (environment, complaints) = read(&[
-            (name::SCHEDULER, "everybody"),
+    fn each_invalid_value_is_ignored_and_reported_by_name() {
+        let (environment, messages) = read(&[
+            (name::SCHEDULER, "everything"),
             (name::PRIORITY, "1000"),
             (name::SHARE, "half"),
             (name::DEADLINE, "77"),
@@ -278,8 +278,8 @@ mod tests {
             (name::NAME, "two\nlines"),
         ]);
         assert_eq!(environment.hint_request, HintRequest { deadline_us: Some(77), ..HintRequest::default() });
-        assert_eq!(complaints.len(), 6, "{complaints:?}");
-        let about = |name: &str| complaints.iter().find(|line| line.starts_with(name)).unwrap();
+        assert_eq!(messages.len(), 6, "{messages:?}");
+        let about = |name: &str| messages.iter().find(|line| line.starts_with(name)).unwrap();
         assert!(about(name::PRIORITY).contains("-256 (never run) to 255"));
         assert!(about(name::SHARE).contains("`half` is not a whole number"));
         assert!(about(name::BUDGET).contains("10 us to 10 s"));

@@ -1,16 +1,17 @@
-//! What programs and their scheduler share, and the two ends of it.
+//! What a scheduled process and its scheduler share, and both sides of it.
 //!
-//! * [`page`]: the memory they share, one page per program.
-//! * [`notifier`]: how programs call the scheduler.
-//! * [`client`]: the program's end; `hinting`: how its hints reach the scheduler.
-//! * [`environment`], [`report`], [`threads`]: how to be a guest in a program: what its user asks for, what is said and
-//!   to whom, and whose the signals are.
-//! * [`coordinator`]: the scheduler's end, one round at a time.
-//! * [`local`]: the scheduler on a thread of this process.
-//! * [`metrics`]: what the service counts, as Prometheus reads it.
-//! * [`service`]: the scheduler for all programs of a user or of a machine.
-//! * [`protocol`], [`socket`]: what is said between a program, a tool and the service, and how.
-//! * [`tool`]: a tool's end: asks, and is answered.
+//! * [`page`]: the memory that a process shares with its scheduler.
+//! * [`notifier`]: how a process wakes its scheduler.
+//! * [`client`]: the process side: puts queues under the control of a scheduler. `scheduled_process`, `scheduled_queue` and
+//!   `dependencies` hold its state; `enforcer` and `watcher` are its threads, started by `process_threads`; `service_link` and
+//!   `service_connection` connect it to the service; `hinting` sends its hints.
+//! * [`environment`], [`report`], [`threads`]: environment variables, log and threads inside a program.
+//! * [`coordinator`]: the scheduler side, one decision at a time.
+//! * [`local`]: the scheduler on a thread of the scheduled process.
+//! * [`service`]: the scheduler for all processes of a user or of a machine.
+//! * [`protocol`], [`socket`]: the messages between a process, a tool and the service.
+//! * [`tool`]: a tool's connection to the service.
+//! * [`metrics`]: the metrics of the service for Prometheus.
 
 pub mod client;
 pub mod coordinator;

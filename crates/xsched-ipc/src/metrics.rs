@@ -1,10 +1,10 @@
-//! The metrics, as Prometheus reads them: text format 0.0.4.
+//! The metrics in the text format 0.0.4 of Prometheus.
 //!
-//! The service counts what happens in [`Counters`]; what it schedules is in [`Status`]; [`render`] makes a page of the
-//! two, and [`replies`] the packets that carry it. `docs/metrics.md` explains every metric to those who read them.
+//! The service counts events in [`Counters`]; tasks and queues are in [`Status`]. [`render`] writes both as text, and [`replies`]
+//! splits the text into packets. `docs/metrics.md` explains every metric.
 //!
-//! A task is labelled by what does not change while it lives. Its priority and what else a person may change are
-//! values, or labels of `xsched_task_info` alone: a counter whose labels change ends and begins anew at zero.
+//! The labels of a task do not change while it exists. Its priority and its state change: they are values, or labels of
+//! `xsched_task_info` alone. A counter whose labels change would start a new series.
 
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +14,11 @@ use xsched_core::{DeviceId, Nanos};
 use crate::protocol::{Reply, Status, TaskState, TaskStatus};
 use crate::socket::MAX_PACKET_SIZE;
 
-/// What `Content-Type` a page of metrics has.
+/// The `Content-Type` of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Upper bounds of the buckets that rounds are counted in.
-const ROUND_BOUNDS: [Nanos; 12] = [
+/// The upper bounds of the histogram of decision times.
+const DECISION_BOUNDS: [Nanos; 12] = [
     Nanos::from_micros(1),
     Nanos::from_micros(2),
     Nanos::from_micros(5),
@@ -33,7 +33,7 @@ const ROUND_BOUNDS: [Nanos; 12] = [
     Nanos::from_millis(100),
 ];
 
-/// One number that only grows. Relaxed everywhere: nothing is concluded from one counter about another.
+/// A counter. Relaxed everywhere: nothing depends on the order in which two counters change.
 #[derive(Debug, Default)]
 struct Count(AtomicU64);
 
@@ -47,13 +47,13 @@ impl Count {
     }
 }
 
-/// What the service has done since it began. Whoever does something says so here, at the place where it is done.
+/// Counters of the service since its start.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Rounds by how long they took; the last is for those longer than every bound.
-    rounds: [Count; ROUND_BOUNDS.len() + 1],
-    round_ns: Count,
-    rings: Count,
+    /// Decisions by duration; the last bucket is for those above every bound.
+    decisions: [Count; DECISION_BOUNDS.len() + 1],
+    decision_ns: Count,
+    notifications: Count,
     orders: Count,
     joins: Count,
     leaves: Count,
@@ -66,49 +66,49 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// The scheduler made one round, from looking at the pages to the last order written, and it took so long.
-    pub fn round(&self, took: Nanos) {
-        let bucket = ROUND_BOUNDS.iter().position(|bound| took <= *bound).unwrap_or(ROUND_BOUNDS.len());
-        self.rounds[bucket].add(1);
-        self.round_ns.add(took.0);
+    /// The scheduler has made a decision; `took` is the time from reading the pages to writing the last order.
+    pub fn decision(&self, took: Nanos) {
+        let bucket = DECISION_BOUNDS.iter().position(|bound| took <= *bound).unwrap_or(DECISION_BOUNDS.len());
+        self.decisions[bucket].add(1);
+        self.decision_ns.add(took.0);
     }
 
-    /// A program rang the doorbell.
+    /// A process has notified the service.
     pub fn notify(&self) {
-        self.rings.add(1);
+        self.notifications.add(1);
     }
 
-    /// So many run or hold words were changed in pages.
+    /// Orders were written to pages.
     pub fn orders(&self, written: u64) {
         self.orders.add(written);
     }
 
-    /// A program was taken in.
+    /// A process has joined.
     pub fn join(&self) {
         self.joins.add(1);
     }
 
-    /// A program that had been taken in is gone.
+    /// A process has left or exited.
     pub fn leave(&self) {
         self.leaves.add(1);
     }
 
-    /// Something was asked of the service, whatever the answer.
+    /// A request was received.
     pub fn request(&self) {
         self.requests.add(1);
     }
 
-    /// The answer was [`Reply::Refused`].
+    /// The reply to a request was [`Reply::Refused`].
     pub fn refusal(&self) {
         self.refusals.add(1);
     }
 
-    /// Another policy, or other settings for it, took effect.
+    /// The policy or its parameters were changed.
     pub fn policy_change(&self) {
         self.policy_changes.add(1);
     }
 
-    /// So many events did not reach somebody who traces, because they were not read in time.
+    /// Events were lost because a tracer did not read them in time.
     pub fn events_lost(&self, events: u64) {
         self.events_lost.add(events);
     }
@@ -118,79 +118,83 @@ impl Counters {
         self.connected.add(1);
     }
 
-    /// A connection that had been accepted is closed.
+    /// An accepted connection was closed.
     pub fn disconnected(&self) {
         self.disconnected.add(1);
     }
 }
 
-/// All metrics of a service at one moment. `status` must be whole, not the first packet of several.
+/// All metrics of a service at one time. `status` must be complete, not the first packet of several.
 #[must_use]
 pub fn render(status: &Status, counters: &Counters) -> String {
-    let mut page = Page::default();
-    page.family("xsched_info", "gauge", "The service: its version and the policy at work. Always 1.");
-    page.sample("", &[("version", &status.version), ("policy", &status.policy)], 1);
-    service(&mut page, status, counters);
-    rounds(&mut page, counters);
-    scheduled(&mut page, status);
-    tasks(&mut page, status);
-    page.text
+    let mut text = MetricsText::default();
+    text.family("xsched_info", "gauge", "The version of the service and its policy. Always 1.");
+    text.sample("", &[("version", &status.version), ("policy", &status.policy)], 1);
+    service(&mut text, status, counters);
+    decisions(&mut text, counters);
+    scheduled(&mut text, status);
+    tasks(&mut text, status);
+    text.text
 }
 
-fn service(page: &mut Page, status: &Status, counters: &Counters) {
+fn service(text: &mut MetricsText, status: &Status, counters: &Counters) {
     for (name, help, count) in [
-        ("xsched_rings_total", "Times programs rang the doorbell.", &counters.rings),
-        ("xsched_orders_written_total", "Run and hold words changed in programs' pages.", &counters.orders),
-        ("xsched_joins_total", "Programs taken in.", &counters.joins),
-        ("xsched_leaves_total", "Programs that are gone.", &counters.leaves),
-        ("xsched_requests_total", "Requests over the service's socket.", &counters.requests),
-        ("xsched_refusals_total", "Requests that were refused.", &counters.refusals),
-        ("xsched_policy_changes_total", "Changes of the policy or its settings.", &counters.policy_changes),
-        ("xsched_trace_events_lost_total", "Events not read in time by who traces.", &counters.events_lost),
-        ("xsched_connections_total", "Connections accepted.", &counters.connected),
+        ("xsched_rings_total", "Notifications from processes.", &counters.notifications),
+        ("xsched_orders_written_total", "Orders written to the pages of processes.", &counters.orders),
+        ("xsched_joins_total", "Processes that joined.", &counters.joins),
+        ("xsched_leaves_total", "Processes that left or exited.", &counters.leaves),
+        ("xsched_requests_total", "Requests on the socket of the service.", &counters.requests),
+        ("xsched_refusals_total", "Refused requests.", &counters.refusals),
+        ("xsched_policy_changes_total", "Changes of the policy or its parameters.", &counters.policy_changes),
+        (
+            "xsched_trace_events_lost_total",
+            "Events that a tracer did not read in time.",
+            &counters.events_lost,
+        ),
+        ("xsched_connections_total", "Accepted connections.", &counters.connected),
     ] {
-        page.family(name, "counter", help);
-        page.sample("", &[], count.get());
+        text.family(name, "counter", help);
+        text.sample("", &[], count.get());
     }
-    page.family("xsched_connections_open", "gauge", "Connections open now, of programs and of tools.");
-    page.sample("", &[], counters.connected.get().saturating_sub(counters.disconnected.get()));
-    page.family("xsched_queues", "gauge", "Queues under control.");
-    page.sample("", &[], status.queues.len());
+    text.family("xsched_connections_open", "gauge", "Open connections of processes and tools.");
+    text.sample("", &[], counters.connected.get().saturating_sub(counters.disconnected.get()));
+    text.family("xsched_queues", "gauge", "Scheduled queues.");
+    text.sample("", &[], status.queues.len());
 }
 
-fn rounds(page: &mut Page, counters: &Counters) {
-    page.family(
+fn decisions(text: &mut MetricsText, counters: &Counters) {
+    text.family(
         "xsched_round_seconds",
         "histogram",
-        "Time of one round of the scheduler, from looking at the pages to the last order written.",
+        "Time of one decision, from reading the pages to writing the last order.",
     );
-    let mut so_far = 0;
-    for (bound, count) in ROUND_BOUNDS.iter().zip(&counters.rounds) {
-        so_far += count.get();
-        page.sample("_bucket", &[("le", &seconds(bound.0).to_string())], so_far);
+    let mut cumulative = 0;
+    for (bound, count) in DECISION_BOUNDS.iter().zip(&counters.decisions) {
+        cumulative += count.get();
+        text.sample("_bucket", &[("le", &seconds(bound.0).to_string())], cumulative);
     }
-    so_far += counters.rounds[ROUND_BOUNDS.len()].get();
-    page.sample("_bucket", &[("le", "+Inf")], so_far);
-    page.sample("_sum", &[], seconds(counters.round_ns.get()));
-    page.sample("_count", &[], so_far);
+    cumulative += counters.decisions[DECISION_BOUNDS.len()].get();
+    text.sample("_bucket", &[("le", "+Inf")], cumulative);
+    text.sample("_sum", &[], seconds(counters.decision_ns.get()));
+    text.sample("_count", &[], cumulative);
 }
 
-/// How many tasks do what, on each device.
-fn scheduled(page: &mut Page, status: &Status) {
+/// The number of tasks in each state, by device.
+fn scheduled(text: &mut MetricsText, status: &Status) {
     let mut devices: Vec<u64> = status.tasks.iter().map(|task| task.device).collect();
     devices.sort_unstable();
     devices.dedup();
-    page.family("xsched_tasks", "gauge", "Tasks by device and by what they are doing.");
+    text.family("xsched_tasks", "gauge", "Tasks by device and state.");
     for device in devices {
         for state in [TaskState::Idle, TaskState::Running, TaskState::Held, TaskState::Suspended] {
             let here = status.tasks.iter().filter(|task| task.device == device && task.state == state);
             let name = DeviceId(device).to_string();
-            page.sample("", &[("device", &name), ("state", word(state))], here.count());
+            text.sample("", &[("device", &name), ("state", state_label(state))], here.count());
         }
     }
 }
 
-fn word(state: TaskState) -> &'static str {
+fn state_label(state: TaskState) -> &'static str {
     match state {
         TaskState::Idle => "idle",
         TaskState::Running => "running",
@@ -199,12 +203,12 @@ fn word(state: TaskState) -> &'static str {
     }
 }
 
-/// A value that some tasks do not have.
+/// The value of a metric, which some tasks do not have.
 type Value = fn(&TaskStatus) -> Option<f64>;
 
 const TASK_METRICS: &[(&str, &str, &str, Value)] = &[
-    ("xsched_task_priority", "gauge", "Importance, -256 to 255.", |task| Some(task.priority.into())),
-    ("xsched_task_share_ratio", "gauge", "Share of the device asked for, 0 to 1.", |task| {
+    ("xsched_task_priority", "gauge", "Priority, -256 to 255.", |task| Some(task.priority.into())),
+    ("xsched_task_share_ratio", "gauge", "Requested share of the device, 0 to 1.", |task| {
         Some(f64::from(task.share) / 100.0)
     }),
     ("xsched_task_deadline_seconds", "gauge", "Deadline, of tasks that have one.", |task| {
@@ -213,23 +217,23 @@ const TASK_METRICS: &[(&str, &str, &str, Value)] = &[
     ("xsched_task_laxity_seconds", "gauge", "Laxity, of tasks that have one.", |task| {
         task.laxity_us.map(|us| us as f64 / 1e6)
     }),
-    ("xsched_task_queues", "gauge", "Queues of the task under control.", |task| Some(task.queues.into())),
+    ("xsched_task_queues", "gauge", "Scheduled queues of the task.", |task| Some(task.queues.into())),
     (
         "xsched_task_launches_total",
         "counter",
-        "Launches counted; alone on its device a task is not counted.",
+        "Counted launches. Launches of a task alone on its device are not counted.",
         |task| Some(task.launches as f64),
     ),
     (
         "xsched_task_used_seconds_total",
         "counter",
-        "Device time the task was allowed to use while it had work.",
+        "Time the task was busy and allowed to run; its rate is the utilization.",
         |task| Some(seconds(task.used_ns)),
     ),
-    ("xsched_task_held_seconds_total", "counter", "Time the task had work and was held.", |task| {
+    ("xsched_task_held_seconds_total", "counter", "Time the task was busy and held.", |task| {
         Some(seconds(task.held_ns))
     }),
-    ("xsched_task_preemptions_total", "counter", "Times the task was stopped while it had work.", |task| {
+    ("xsched_task_preemptions_total", "counter", "Times the task was preempted while busy.", |task| {
         Some(task.preemptions as f64)
     }),
     (
@@ -240,7 +244,7 @@ const TASK_METRICS: &[(&str, &str, &str, Value)] = &[
     ),
 ];
 
-fn tasks(page: &mut Page, status: &Status) {
+fn tasks(text: &mut MetricsText, status: &Status) {
     let mut tasks: Vec<_> = status.tasks.iter().collect();
     tasks.sort_by_key(|task| task.task);
     let labels: Vec<[String; 4]> = tasks
@@ -255,23 +259,23 @@ fn tasks(page: &mut Page, status: &Status) {
         })
         .collect();
     let names = ["task", "pid", "name", "device"];
-    page.family(
+    text.family(
         "xsched_task_info",
         "gauge",
-        "The task: its user, priority and state beside what all its metrics have. Always 1.",
+        "The user, priority and state of the task beside the labels of all its metrics. Always 1.",
     );
     for (task, labels) in tasks.iter().zip(&labels) {
         let (uid, priority) = (task.uid.to_string(), task.priority.to_string());
         let mut all: Vec<(&str, &str)> = names.into_iter().zip(labels.iter().map(String::as_str)).collect();
-        all.extend([("uid", uid.as_str()), ("priority", &priority), ("state", word(task.state))]);
-        page.sample("", &all, 1);
+        all.extend([("uid", uid.as_str()), ("priority", &priority), ("state", state_label(task.state))]);
+        text.sample("", &all, 1);
     }
     for (name, kind, help, value) in TASK_METRICS {
-        page.family(name, kind, help);
+        text.family(name, kind, help);
         for (task, labels) in tasks.iter().zip(&labels) {
             if let Some(value) = value(task) {
                 let labels: Vec<_> = names.into_iter().zip(labels.iter().map(String::as_str)).collect();
-                page.sample("", &labels, value);
+                text.sample("", &labels, value);
             }
         }
     }
@@ -281,27 +285,27 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// The text as it grows, one family after the other.
+/// The text, written one metric family after the other.
 #[derive(Default)]
-struct Page {
+struct MetricsText {
     text: String,
     family: &'static str,
 }
 
-impl Page {
+impl MetricsText {
     fn family(&mut self, name: &'static str, kind: &str, help: &str) {
         self.family = name;
-        // Writing into a string cannot fail, here and below.
+        // Writing to a string cannot fail, here and below.
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
     fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl fmt::Display) {
         self.text.push_str(self.family);
         self.text.push_str(suffix);
-        for (place, (name, content)) in labels.iter().enumerate() {
-            self.text.push(if place == 0 { '{' } else { ',' });
+        for (index, (name, value)) in labels.iter().enumerate() {
+            self.text.push(if index == 0 { '{' } else { ',' });
             let _ = write!(self.text, "{name}=\"");
-            for character in content.chars() {
+            for character in value.chars() {
                 match character {
                     '\\' => self.text.push_str("\\\\"),
                     '"' => self.text.push_str("\\\""),
@@ -318,30 +322,30 @@ impl Page {
     }
 }
 
-/// The packets that carry a page of metrics: whole lines, each packet short enough to be sent.
+/// Splits the text into packets of complete lines.
 #[must_use]
 pub fn replies(text: &str) -> Vec<Reply> {
-    // What JSON puts around a packet's text is far shorter than this.
-    let room = MAX_PACKET_SIZE - 256;
+    // The JSON around the text of a packet is shorter than 256 bytes.
+    let max_length = MAX_PACKET_SIZE - 256;
     let mut packets = vec![String::new()];
-    let mut taken = 0;
+    let mut used = 0;
     for line in text.split_inclusive('\n') {
         let length = json_length(line);
-        if taken + length > room {
+        if used + length > max_length {
             packets.push(String::new());
-            taken = 0;
+            used = 0;
         }
         if let Some(packet) = packets.last_mut() {
             packet.push_str(line);
-            taken += length;
+            used += length;
         }
     }
     let last = packets.len() - 1;
-    let reply = |(place, text)| Reply::Metrics { text, more: place < last };
+    let reply = |(index, text)| Reply::Metrics { text, more: index < last };
     packets.into_iter().enumerate().map(reply).collect()
 }
 
-/// Bytes a text has in JSON, or a little more.
+/// An upper bound of the length of a text in JSON, in bytes.
 fn json_length(text: &str) -> usize {
     text.bytes()
         .map(|byte| match byte {

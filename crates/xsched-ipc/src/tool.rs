@@ -1,4 +1,4 @@
-//! A tool's end of the service's socket: ask, and be answered.
+//! A tool's connection to the service: sends requests and receives replies.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,34 +9,38 @@ use rustix::io::Errno;
 use crate::protocol::{Reply, Request, Status};
 use crate::socket::{self, Connection, Packet, SocketError};
 
-/// A service that is alive answers within microseconds; one that takes this long hangs.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a tool waits for a reply. A service that works replies within microseconds.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why the service did not do what it was asked.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
-    /// Nobody listens anywhere.
+    /// No service listens at any of the sockets.
     #[error(
         "no scheduler is running (looked at {}): start one with `xsched serve`, or let `xsched run` do it",
         join(looked)
     )]
     NoService {
-        /// Where it could have been.
+        /// The sockets that were tried.
         looked: Vec<PathBuf>,
     },
-    /// Somebody listens, and we may not talk to them.
-    #[error("this user may not talk to the scheduler at {}: {why} (is the user in the group `xsched`?)", at.display())]
+    /// This user may not connect to the service.
+    #[error(
+        "this user may not connect to the scheduler at {}: {why}; join the group `xsched`, or start a scheduler of your own with \
+         `xsched serve`",
+        at.display()
+    )]
     NotAllowed {
         /// Its socket.
         at: PathBuf,
-        /// What the system said.
+        /// The error of the system call.
         why: Errno,
     },
-    /// The service said no.
+    /// The service refused the request.
     #[error("{0}")]
     Refused(String),
-    /// The service said nothing.
-    #[error("the scheduler at {} has not answered for {} s: is it stopped or overloaded?", at.display(), PATIENCE.as_secs())]
+    /// The service did not reply.
+    #[error("the scheduler at {} has not replied for {} s: is it stopped or overloaded?", at.display(), REPLY_TIMEOUT.as_secs())]
     NoReply {
         /// Its socket.
         at: PathBuf,
@@ -46,11 +50,15 @@ pub enum ToolError {
     ConnectionFailed {
         /// Its socket.
         at: PathBuf,
-        /// How.
+        /// The error.
         why: SocketError,
     },
-    /// The service answered something else.
-    #[error("the scheduler at {} gave an answer that does not fit the question: is it of another version?", at.display())]
+    /// The reply does not match the request.
+    #[error(
+        "the scheduler at {} sent a reply of another type than requested: it has another version, restart it with `xsched serve \
+         --replace`",
+        at.display()
+    )]
     UnexpectedReply {
         /// Its socket.
         at: PathBuf,
@@ -74,7 +82,7 @@ impl Tool {
         Self::connect_to_first(socket::candidates())
     }
 
-    /// Connects to the first of `candidates` at which somebody listens.
+    /// Connects to the first of `candidates` at which a service listens.
     pub fn connect_to_first(candidates: Vec<PathBuf>) -> Result<Self, ToolError> {
         let mut not_allowed = None;
         for at in &candidates {
@@ -83,51 +91,51 @@ impl Tool {
                 Err(SocketError::System { why: why @ (Errno::ACCESS | Errno::PERM), .. }) => {
                     not_allowed.get_or_insert(ToolError::NotAllowed { at: at.clone(), why });
                 }
-                // A service that is not there, or whose socket outlived it.
+                // There is no service, or only the socket of a service that was killed.
                 Err(_) => {}
             }
         }
         Err(not_allowed.unwrap_or(ToolError::NoService { looked: candidates }))
     }
 
-    /// The socket of the service that answers.
+    /// The socket of the service.
     #[must_use]
     pub fn at(&self) -> &Path {
         &self.at
     }
 
-    /// Asks for what is answered over and over; [`next`](Self::next_reply) takes the answers.
+    /// Sends a request without waiting; [`next_reply`](Self::next_reply) receives its replies.
     pub fn send(&self, request: &Request) -> Result<(), ToolError> {
-        self.connection.send(request, None, true).map_err(|why| self.broken(why))
+        self.connection.send(request, None, true).map_err(|why| self.failed(why))
     }
 
-    /// Asks, and waits for the answer. A refusal is an error.
+    /// Sends a request and waits for the reply. A refusal is an error.
     pub fn request(&self, request: &Request) -> Result<Reply, ToolError> {
         self.send(request)?;
-        if !self.wait(PATIENCE)? {
+        if !self.wait(REPLY_TIMEOUT)? {
             return Err(ToolError::NoReply { at: self.at.clone() });
         }
         self.next_reply()
     }
 
-    /// Dependencies at most `patience` for something to [`next`](Self::next_reply); whether there is.
-    pub fn wait(&self, patience: Duration) -> Result<bool, ToolError> {
-        // The only failure is a span too long to count: then there is no limit.
-        let timeout = Timespec::try_from(patience).ok();
+    /// Waits until [`next_reply`](Self::next_reply) does not block, or the time is over. Returns whether there is a reply.
+    pub fn wait(&self, timeout: Duration) -> Result<bool, ToolError> {
+        // Fails only for a duration too long to represent: then there is no limit.
+        let timeout = Timespec::try_from(timeout).ok();
         let mut fds = [PollFd::new(&self.connection, PollFlags::IN)];
         loop {
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(ready) => return Ok(ready > 0),
                 Err(Errno::INTR) => {}
-                Err(why) => return Err(self.broken(SocketError::System { what: "waiting", why })),
+                Err(why) => return Err(self.failed(SocketError::System { what: "wait for a reply", why })),
             }
         }
     }
 
-    /// The next thing the service says, however long that takes. A refusal is an error.
+    /// Waits for the next reply without a limit. A refusal is an error.
     pub fn next_reply(&self) -> Result<Reply, ToolError> {
         loop {
-            match self.connection.receive(true).map_err(|why| self.broken(why))? {
+            match self.connection.receive(true).map_err(|why| self.failed(why))? {
                 Some(Packet::Message(Reply::Refused { why }, _)) => return Err(ToolError::Refused(why)),
                 Some(Packet::Message(reply, _)) => return Ok(reply),
                 Some(Packet::Notification) | None => {}
@@ -135,11 +143,11 @@ impl Tool {
         }
     }
 
-    /// Everything there is to see, gathered from as many packets as it takes.
+    /// The complete status, from as many packets as it needs.
     pub fn status(&self) -> Result<Status, ToolError> {
         let mut status = self.as_status(self.request(&Request::Status)?)?;
         while status.more {
-            if !self.wait(PATIENCE)? {
+            if !self.wait(REPLY_TIMEOUT)? {
                 return Err(ToolError::NoReply { at: self.at.clone() });
             }
             let rest = self.as_status(self.next_reply()?)?;
@@ -157,13 +165,13 @@ impl Tool {
         }
     }
 
-    /// The error for an answer that does not fit the question.
+    /// The error for a reply that does not match the request.
     #[must_use]
     pub fn unexpected(&self) -> ToolError {
         ToolError::UnexpectedReply { at: self.at.clone() }
     }
 
-    fn broken(&self, why: SocketError) -> ToolError {
+    fn failed(&self, why: SocketError) -> ToolError {
         ToolError::ConnectionFailed { at: self.at.clone(), why }
     }
 }
@@ -173,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_anywhere_says_where_and_what_to_do() {
+    fn error_without_service_names_the_sockets_and_what_to_do() {
         let looked = vec![PathBuf::from("/nowhere/a"), PathBuf::from("/nowhere/b")];
         let error = Tool::connect_to_first(looked).unwrap_err();
         assert_eq!(

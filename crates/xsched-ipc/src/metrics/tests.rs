@@ -1,13 +1,13 @@
-//! What a reader of the metrics relies on.
+//! Properties of the metrics that users rely on.
 
 use std::collections::BTreeSet;
 
 use super::*;
 use crate::protocol::QueueStatus;
 
-fn touched() -> Counters {
+fn nonzero_counters() -> Counters {
     let counters = Counters::default();
-    counters.round(Nanos(900));
+    counters.decision(Nanos(900));
     counters.notify();
     counters.orders(3);
     counters.join();
@@ -22,7 +22,7 @@ fn touched() -> Counters {
     counters
 }
 
-fn busy() -> Status {
+fn busy_status() -> Status {
     let states = [TaskState::Idle, TaskState::Running, TaskState::Held, TaskState::Suspended];
     let tasks = states.into_iter().zip(1..).map(|(state, number)| TaskStatus {
         task: number,
@@ -61,15 +61,15 @@ fn samples(text: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 #[test]
-fn every_metric_moves() {
-    let text = render(&busy(), &touched());
+fn every_metric_is_nonzero_in_a_busy_service() {
+    let text = render(&busy_status(), &nonzero_counters());
     for (series, value) in samples(&text) {
         assert!(value.parse::<f64>().unwrap() != 0.0, "{series} is zero");
     }
 }
 
 #[test]
-fn a_service_with_nothing_to_do_has_nothing_but_zeros() {
+fn every_metric_is_zero_in_an_idle_service() {
     let text = render(&Status::default(), &Counters::default());
     assert!(!text.contains("xsched_task_priority{"), "{text}");
     for (series, value) in samples(&text).filter(|(series, _)| !series.starts_with("xsched_info")) {
@@ -87,15 +87,15 @@ fn the_documentation_lists_exactly_the_metrics_there_are() {
         name.starts_with("xsched_").then(|| format!("{name} {}", cells.next().unwrap_or_default()))
     };
     let documented: BTreeSet<String> = documentation.lines().filter_map(row).collect();
-    let text = render(&busy(), &touched());
+    let text = render(&busy_status(), &nonzero_counters());
     let rendered: BTreeSet<String> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).map(str::to_owned).collect();
     assert_eq!(documented, rendered);
 }
 
 #[test]
-fn names_and_units_follow_the_conventions() {
-    let text = render(&busy(), &touched());
+fn names_and_units_follow_the_prometheus_conventions() {
+    let text = render(&busy_status(), &nonzero_counters());
     let mut seen = BTreeSet::new();
     for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, kind) = line.split_once(' ').unwrap();
@@ -104,7 +104,7 @@ fn names_and_units_follow_the_conventions() {
         assert_eq!(name.ends_with("_total"), kind == "counter", "{name} is a {kind}");
     }
     let families: BTreeSet<_> = seen.iter().map(|name| name.trim_end_matches("_total")).collect();
-    assert_eq!(families.len(), seen.len(), "OpenMetrics knows counters without their _total");
+    assert_eq!(families.len(), seen.len(), "OpenMetrics names counters without _total");
     for (series, _) in samples(&text) {
         let name = series.split('{').next().unwrap();
         let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
@@ -113,10 +113,10 @@ fn names_and_units_follow_the_conventions() {
 }
 
 #[test]
-fn rounds_are_counted_in_the_bucket_they_belong_to() {
+fn decisions_are_counted_in_their_bucket() {
     let counters = Counters::default();
     for took in [Nanos(0), Nanos::from_micros(1), Nanos(1_001), Nanos::from_millis(5_000)] {
-        counters.round(took);
+        counters.decision(took);
     }
     let text = render(&Status::default(), &counters);
     for line in [
@@ -132,8 +132,8 @@ fn rounds_are_counted_in_the_bucket_they_belong_to() {
 }
 
 #[test]
-fn a_name_cannot_forge_a_line() {
-    let mut status = busy();
+fn name_cannot_inject_a_line() {
+    let mut status = busy_status();
     status.tasks.truncate(1);
     status.tasks[0].name = "a\"} 1\nxsched_info 7\\".into();
     let text = render(&status, &Counters::default());
@@ -142,30 +142,30 @@ fn a_name_cannot_forge_a_line() {
 }
 
 #[test]
-fn tasks_come_in_the_same_order_whatever_order_they_are_found_in() {
-    let mut turned = busy();
-    turned.tasks.reverse();
-    assert_eq!(render(&turned, &touched()), render(&busy(), &touched()));
+fn order_of_tasks_in_the_status_does_not_change_the_text() {
+    let mut reversed = busy_status();
+    reversed.tasks.reverse();
+    assert_eq!(render(&reversed, &nonzero_counters()), render(&busy_status(), &nonzero_counters()));
 }
 
 #[test]
-fn a_page_for_many_tasks_travels_in_packets_that_fit() {
-    let mut status = busy();
+fn long_text_is_split_into_packets_of_complete_lines() {
+    let mut status = busy_status();
     let task = status.tasks[0].clone();
     status.tasks = (1..=500)
         .map(|number| TaskStatus { task: number, name: "\"\u{1}".repeat(20), ..task.clone() })
         .collect();
-    let text = render(&status, &touched());
+    let text = render(&status, &nonzero_counters());
     let replies = replies(&text);
     assert!(replies.len() > 1);
     let mut joined = String::new();
-    for (place, reply) in replies.iter().enumerate() {
+    for (index, reply) in replies.iter().enumerate() {
         assert!(serde_json::to_vec(reply).unwrap().len() <= MAX_PACKET_SIZE);
         let Reply::Metrics { text, more } = reply else { panic!("{reply:?}") };
         assert!(text.ends_with('\n'));
-        assert_eq!(*more, place + 1 < replies.len());
+        assert_eq!(*more, index + 1 < replies.len());
         joined.push_str(text);
     }
     assert_eq!(joined, text);
-    assert_eq!(super::replies("").len(), 1, "somebody waits for an answer");
+    assert_eq!(super::replies("").len(), 1, "a request without a reply");
 }

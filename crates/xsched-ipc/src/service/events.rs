@@ -1,4 +1,4 @@
-//! What happens, for whoever traces. They read it or lose it: nobody waits for them.
+//! Sends the scheduler's events to tracers. The service does not wait for a tracer: events that do not fit its socket are lost.
 
 use xsched_core::Nanos;
 
@@ -6,98 +6,101 @@ use super::Service;
 use super::session::Role;
 use crate::protocol::{Event, EventKind, Reply};
 
-/// How long events are gathered before they are sent.
-const GATHER: Nanos = Nanos::from_millis(10);
-/// So many events fit a packet, however long the names in them are.
-const PER_PACKET: usize = 80;
-/// How many events are gathered at most.
-const KEPT: usize = 16_384;
+/// How long events are collected before they are sent.
+const EVENT_SEND_DELAY: Nanos = Nanos::from_millis(10);
+/// The number of events that fit a packet, however long their names are.
+const MAX_EVENTS_PER_PACKET: usize = 80;
+/// The maximum number of events that wait to be sent.
+const MAX_PENDING_EVENTS: usize = 16_384;
 
 impl Service {
-    /// From now on this connection is sent events.
-    pub(super) fn start_tracing(&mut self, place: usize) -> Result<Reply, String> {
-        match self.sessions.get_mut(place) {
-            Some(session) if session.program().is_none() => session.role = Role::Tracing(0),
-            _ => return Err("a program that is scheduled cannot trace: use another connection".to_owned()),
+    /// Sends events on this connection from now on.
+    pub(super) fn start_tracing(&mut self, index: usize) -> Result<Reply, String> {
+        match self.sessions.get_mut(index) {
+            Some(session) if session.process().is_none() => session.role = Role::Tracer(0),
+            _ => {
+                return Err("this connection has joined as a scheduled process: trace on another connection"
+                    .to_owned());
+            }
         }
         self.coordinator.set_tracing(true);
-        // From now on everybody is looked at now and again: the round says when.
-        self.news = true;
+        // While tracing all pages are polled: the next decision sets when.
+        self.is_decision_due = true;
         Ok(Reply::Done)
     }
 
-    /// Somebody who traced is gone.
+    /// A tracer has closed its connection.
     pub(super) fn stop_tracing(&mut self) {
-        if !self.sessions.iter().any(|session| matches!(session.role, Role::Tracing(_))) {
+        if !self.sessions.iter().any(|session| matches!(session.role, Role::Tracer(_))) {
             self.coordinator.set_tracing(false);
             self.events.clear();
             self.events_due = None;
         }
     }
 
-    /// Gathers what the last round brought.
-    pub(super) fn note_events(&mut self, began: Nanos, took: Nanos) {
+    /// Collects the events of the last decision.
+    pub(super) fn collect_events(&mut self, began: Nanos, took: Nanos) {
         if !self.coordinator.is_tracing() {
             return;
         }
         self.coordinator.note_round(began, took);
         let before = self.events.len();
         let lost = self.coordinator.take_events(&mut self.events);
-        // A program that came is named while it is still here to be asked.
+        // The name of a new process is looked up while its session exists.
         for event in &mut self.events[before..] {
             if let EventKind::TaskAdded(name) = &mut event.kind {
-                let programs = self.sessions.iter().filter_map(|session| session.program());
-                let mut whose = programs.filter(|program| program.process == event.pid);
-                *name = whose.next().map_or_else(String::new, |program| program.name().to_owned());
+                let mut processes = self.sessions.iter().filter_map(|session| session.process());
+                let process = processes.find(|process| process.pid == event.pid);
+                *name = process.map_or_else(String::new, |process| process.name().to_owned());
             }
         }
-        let excess = self.events.len().saturating_sub(KEPT);
-        self.events.truncate(KEPT);
-        self.lose(lost + excess as u64);
-        self.events_due.get_or_insert(began + GATHER);
+        let excess = self.events.len().saturating_sub(MAX_PENDING_EVENTS);
+        self.events.truncate(MAX_PENDING_EVENTS);
+        self.count_lost(lost + excess as u64);
+        self.events_due.get_or_insert(began + EVENT_SEND_DELAY);
     }
 
-    fn lose(&mut self, lost: u64) {
+    fn count_lost(&mut self, lost: u64) {
         if lost > 0 {
-            let tracing: Vec<_> = self.tracing_places();
-            for place in tracing {
-                self.lose_at(place, lost);
+            for index in self.tracers() {
+                self.count_lost_for(index, lost);
             }
         }
     }
 
-    fn lose_at(&mut self, place: usize, lost: u64) {
+    fn count_lost_for(&mut self, index: usize, lost: u64) {
         self.counters.events_lost(lost);
-        if let Some(Role::Tracing(so_far)) = self.sessions.get_mut(place).map(|session| &mut session.role) {
-            *so_far += lost;
+        if let Some(Role::Tracer(total)) = self.sessions.get_mut(index).map(|session| &mut session.role) {
+            *total += lost;
         }
     }
 
-    fn tracing_places(&self) -> Vec<usize> {
-        let tracing = self.sessions.taken().filter(|(_, session)| matches!(session.role, Role::Tracing(_)));
-        tracing.map(|(place, _)| place).collect()
+    fn tracers(&self) -> Vec<usize> {
+        let tracers =
+            self.sessions.enumerate().filter(|(_, session)| matches!(session.role, Role::Tracer(_)));
+        tracers.map(|(index, _)| index).collect()
     }
 
-    /// Sends what was gathered.
+    /// Sends the collected events.
     pub(super) fn send_events(&mut self) {
         self.events_due = None;
         let events = std::mem::take(&mut self.events);
-        for place in self.tracing_places() {
-            let Some(peer) = self.sessions.get(place).map(|session| session.peer) else { continue };
-            let sees_all = self.is_master(peer);
-            for part in events.chunks(PER_PACKET) {
-                let Some(Role::Tracing(lost)) = self.sessions.get(place).map(|session| &session.role) else {
+        for index in self.tracers() {
+            let Some(peer) = self.sessions.get(index).map(|session| session.peer) else { continue };
+            let sees_all = self.is_administrator(peer);
+            for part in events.chunks(MAX_EVENTS_PER_PACKET) {
+                let Some(Role::Tracer(lost)) = self.sessions.get(index).map(|session| &session.role) else {
                     break;
                 };
                 let lost = *lost;
-                let events = part.iter().cloned().map(|event| self.as_seen_by(event, peer.uid, sees_all));
+                let events = part.iter().cloned().map(|event| self.visible_to(event, peer.uid, sees_all));
                 let reply = Reply::Events { events: events.collect(), lost };
-                if self.send_if_room(place, &reply) {
-                    if let Some(session) = self.sessions.get_mut(place) {
-                        session.role = Role::Tracing(0);
+                if self.send_if_room(index, &reply) {
+                    if let Some(session) = self.sessions.get_mut(index) {
+                        session.role = Role::Tracer(0);
                     }
                 } else {
-                    self.lose_at(place, part.len() as u64);
+                    self.count_lost_for(index, part.len() as u64);
                 }
             }
         }
@@ -106,12 +109,11 @@ impl Service {
         self.events = events;
     }
 
-    /// What other users' programs are called is their own affair.
-    fn as_seen_by(&self, mut event: Event, uid: u32, sees_all: bool) -> Event {
+    /// Removes the name of another user's process, unless `sees_all`.
+    fn visible_to(&self, mut event: Event, uid: u32, sees_all: bool) -> Event {
         if !sees_all && let EventKind::TaskAdded(name) = &mut event.kind {
             let own = self.sessions.iter().any(|session| {
-                session.peer.uid == uid
-                    && session.program().is_some_and(|program| program.process == event.pid)
+                session.peer.uid == uid && session.process().is_some_and(|process| process.pid == event.pid)
             });
             if !own {
                 name.clear();

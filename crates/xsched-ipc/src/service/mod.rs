@@ -1,23 +1,22 @@
-//! The service: one scheduler for all programs of a user or of a machine.
+//! The service: one scheduler for all processes of a user or of a machine.
 //!
 //! ```text
-//!   listener ─┐                                       ┌─ answers, pages
+//!   listener ─┐                                       ┌─ replies, pages
 //!   sockets  ─┼─ epoll ─► one thread ─► Coordinator ──┼─ orders in the pages
-//!   pidfds   ─┤                                       └─ events to whoever traces
+//!   pidfds   ─┤                                       └─ events to tracers
 //!   timer    ─┘
 //! ```
 //!
-//! A program's socket is also its doorbell. The way from a ring to the orders is short: one wake-up, one look at the
-//! page of whoever rang, one decision, and the words that changed. Everything else (joining, questions, the timer) may
-//! take longer. Nothing on this thread waits for a client: what a client does not read is dropped or makes only that
-//! client wait.
+//! Processes send their notifications on the socket that they joined with. The path from a notification to the orders is short:
+//! one wake-up, one read of the page of the process, one decision, and the orders that changed. Everything else (joining,
+//! requests, the timer) may take longer. This thread waits for no client: messages that a client does not read are dropped, or
+//! only that client waits.
 //!
-//! Without clients, or with clients that are all idle, the service does not wake up at all.
+//! Without clients, or with idle clients only, the service does not wake up.
 
-mod clock;
+mod command_lines;
 mod events;
 mod listen;
-mod names;
 mod peer;
 mod permissions;
 mod process;
@@ -25,6 +24,7 @@ mod requests;
 mod rules;
 mod session;
 mod status;
+mod timer;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,10 +38,10 @@ use rustix::io::Errno;
 use xsched_core::{Nanos, ProcessId};
 use xsched_policy::{Params, PolicyInfo};
 
-use self::clock::Clock;
+use self::command_lines::CommandLineReader;
 use self::listen::Listener;
-use self::names::Names;
 use self::session::Sessions;
+use self::timer::Timer;
 use crate::coordinator::Coordinator;
 use crate::metrics::Counters;
 use crate::notifier::Notifier;
@@ -52,37 +52,37 @@ pub use self::listen::{StartError, default_socket, request_shutdown};
 pub use self::permissions::{GROUP, Limit, Limits};
 pub use self::rules::{Glob, Rule};
 
-/// How often nice values are read, while they decide.
-const NICE_EVERY: Nanos = Nanos::from_secs(1);
-/// How long the listener rests when there is no descriptor left for another connection.
-const REST: Nanos = Nanos::from_millis(100);
+/// How often nice values are read, while the policy uses them.
+const NICE_POLL_INTERVAL: Nanos = Nanos::from_secs(1);
+/// How long no connection is accepted after the service has run out of descriptors.
+const ACCEPT_RETRY_DELAY: Nanos = Nanos::from_millis(100);
 
-/// What a service begins with.
+/// The options of a service.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it listens.
+    /// The socket that it listens on.
     pub socket: PathBuf,
-    /// For all users of the machine, not only for this one.
-    pub for_everyone: bool,
-    /// Who decides.
+    /// It serves all users of the machine, not only its own.
+    pub is_system_wide: bool,
+    /// The initial policy.
     pub policy: &'static PolicyInfo,
-    /// The policy's settings.
+    /// The initial parameters of the policy.
     pub params: Params,
-    /// What users may wish for.
+    /// The highest hints that users may request.
     pub limits: Limits,
-    /// What programs are given without asking; the first that fits counts.
+    /// Hints for processes. The first matching rule applies.
     pub rules: Vec<Rule>,
-    /// End when nobody has been connected for so long.
+    /// Exit after this time without a connection.
     pub idle_exit: Option<Duration>,
 }
 
 impl Options {
-    /// A service at `socket` with everything else as it is without configuration.
+    /// A service at `socket` with the built-in defaults.
     #[must_use]
     pub fn at(socket: PathBuf) -> Self {
         Self {
             socket,
-            for_everyone: rustix::process::geteuid().is_root(),
+            is_system_wide: rustix::process::geteuid().is_root(),
             policy: &xsched_policy::POLICIES[0],
             params: Params::default(),
             limits: Limits::default(),
@@ -92,137 +92,138 @@ impl Options {
     }
 }
 
-/// Why a service that ran has ended.
+/// Why a service has exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its process was told to end.
-    Told,
-    /// Somebody who may do so asked it to, over the socket.
-    Asked,
-    /// Nobody was connected for as long as [`Options::idle_exit`] says.
+    /// By a signal, or through [`Service::stopper`].
+    Stopped,
+    /// By a request on the socket.
+    Requested,
+    /// No connection for [`Options::idle_exit`].
     Idle,
 }
 
-/// What an event of epoll is about. The rest of the number says which session, and which of those that had its place.
+/// The source of an epoll event, in the lowest two bits of its token. The rest identifies the session.
 const LISTENER: u64 = 0;
 const SOCKET: u64 = 1;
 const PIDFD: u64 = 2;
 const OTHER: u64 = 3;
 const TIMER: u64 = OTHER | 1 << 2;
 const STOP: u64 = OTHER | 2 << 2;
-const NAMES: u64 = OTHER | 3 << 2;
+const COMMAND_LINES: u64 = OTHER | 3 << 2;
 
 /// A service, ready to run.
 pub struct Service {
     options: Options,
     listener: Listener,
     epoll: OwnedFd,
-    clock: Clock,
-    names: Names,
+    timer: Timer,
+    command_lines: CommandLineReader,
     stop: Arc<Notifier>,
     coordinator: Coordinator,
     params: Params,
     sessions: Sessions,
-    /// How many connections each user has.
-    users: HashMap<u32, usize>,
+    /// The number of connections of each user.
+    connections: HashMap<u32, usize>,
     group: Option<u32>,
     uid: u32,
     counters: Counters,
-    /// Received packets, one at a time.
+    /// The buffer for received packets.
     packet: Box<[u8]>,
-    /// Somebody rang or something was changed: a round is due.
-    news: bool,
-    /// When everybody has to be looked at.
-    look_due: Option<Nanos>,
+    /// Something has changed since the last decision.
+    is_decision_due: bool,
+    /// When all pages have to be read.
+    poll_due: Option<Nanos>,
     nice_due: Option<Nanos>,
-    rest_over: Option<Nanos>,
+    accept_due: Option<Nanos>,
     events_due: Option<Nanos>,
     empty_since: Nanos,
-    /// Processes that will join.
+    /// Processes that will join: the service does not exit before them.
     expected: Vec<OwnedFd>,
     end: Option<End>,
-    /// Whose window has the focus.
+    /// The process that owns the window with the input focus.
     focus: Option<ProcessId>,
-    /// Orders written as of the last round.
-    orders_seen: u64,
-    /// What happened and was not sent yet.
+    /// The number of orders written up to the last decision.
+    orders_counted: u64,
+    /// Events that wait to be sent.
     events: Vec<Event>,
 }
 
 impl Service {
-    /// Takes possession of the socket.
+    /// Creates the socket and starts to listen.
     pub fn bind(options: Options) -> Result<Self, StartError> {
-        let listener = Listener::bind(&options.socket, options.for_everyone)?;
+        let listener = Listener::bind(&options.socket, options.is_system_wide)?;
         raise_descriptor_limit();
         let system = |what| move |why| StartError::System { what, why };
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("no epoll"))?;
-        let clock = Clock::new().map_err(system("no timer"))?;
-        let names = Names::start().map_err(|error| StartError::System {
-            what: "no thread",
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("create an epoll descriptor"))?;
+        let timer = Timer::new().map_err(system("create a timer"))?;
+        let command_lines = CommandLineReader::start().map_err(|error| StartError::System {
+            what: "start a thread",
             why: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
         })?;
-        let stop = Arc::new(Notifier::new().map_err(system("no event descriptor"))?);
+        let stop = Arc::new(Notifier::new().map_err(system("create an event descriptor"))?);
         let watch = |fd: &dyn AsFd, token| {
             epoll::add(&epoll, fd.as_fd(), epoll::EventData::new_u64(token), epoll::EventFlags::IN)
-                .map_err(system("epoll"))
+                .map_err(system("register a descriptor with epoll"))
         };
         watch(&listener, LISTENER)?;
-        watch(&clock, TIMER)?;
+        watch(&timer, TIMER)?;
         watch(&*stop, STOP)?;
-        watch(&names, NAMES)?;
+        watch(&command_lines, COMMAND_LINES)?;
         let mut coordinator = Coordinator::new(options.policy);
         coordinator.configure(options.params);
         Ok(Self {
             params: options.params,
             listener,
             epoll,
-            clock,
-            names,
+            timer,
+            command_lines,
             stop,
             coordinator,
             sessions: Sessions::default(),
-            users: HashMap::new(),
+            connections: HashMap::new(),
             group: permissions::group_id(GROUP),
             uid: rustix::process::geteuid().as_raw(),
             counters: Counters::default(),
             packet: vec![0; MAX_PACKET_SIZE].into_boxed_slice(),
-            news: false,
-            look_due: None,
+            is_decision_due: false,
+            poll_due: None,
             nice_due: None,
-            rest_over: None,
+            accept_due: None,
             events_due: None,
             expected: Vec::new(),
             empty_since: Nanos::now(),
             end: None,
             focus: None,
-            orders_seen: 0,
+            orders_counted: 0,
             events: Vec::new(),
             options,
         })
     }
 
-    /// Where it listens.
+    /// The socket that it listens on.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.options.socket
     }
 
-    /// Ringing this ends the service; see also [`Service::stop_when_readable`].
+    /// A notification stops the service; see also [`Service::stop_when_readable`].
     #[must_use]
     pub fn stopper(&self) -> Arc<Notifier> {
         Arc::clone(&self.stop)
     }
 
-    /// Ends the service once there is something to read from `fd`, for the other end of a signal handler.
+    /// Stops the service when `fd` becomes readable: for the pipe of a signal handler.
     pub fn stop_when_readable(&self, fd: impl AsFd) -> rustix::io::Result<()> {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)
     }
 
-    /// Schedules until told to end; then releases everybody and removes the socket.
+    /// Runs the service until it is stopped. Then frees all processes and removes the socket.
     pub fn run(mut self) -> Result<End, Errno> {
         let mut events = Vec::with_capacity(128);
-        // Sets the first alarm: nobody may ever come.
-        self.tend(Nanos::now());
+        // Sets the timer for the idle exit: no connection may ever come.
+        self.run_due_tasks(Nanos::now());
         let end = loop {
             events.clear();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
@@ -236,101 +237,101 @@ impl Service {
                     LISTENER => self.accept(now),
                     SOCKET => self.socket_event(token, flags, now),
                     PIDFD => self.process_ended(token),
-                    _ if token == TIMER => self.clock.answer(),
-                    _ if token == NAMES => self.take_names(),
-                    _ => self.end = Some(End::Told),
+                    _ if token == TIMER => self.timer.acknowledge(),
+                    _ if token == COMMAND_LINES => self.store_command_lines(),
+                    _ => self.end = Some(End::Stopped),
                 }
             }
-            self.tend(now);
+            self.run_due_tasks(now);
             if let Some(end) = self.end {
                 break end;
             }
         };
-        self.say_goodbye();
+        self.shut_down();
         Ok(end)
     }
 
-    /// Everything that follows from what has happened and from the time.
-    fn tend(&mut self, now: Nanos) {
+    /// Runs everything that is due now, and sets the timer for the next.
+    fn run_due_tasks(&mut self, now: Nanos) {
         let is_due = |due: Option<Nanos>| due.is_some_and(|due| due <= now);
         if is_due(self.nice_due) {
             self.nice_due = None;
             self.read_nice_values();
         }
-        if is_due(self.rest_over) {
-            self.rest_over = None;
-            self.listen_again();
+        if is_due(self.accept_due) {
+            self.accept_due = None;
+            self.resume_accepting();
         }
-        if is_due(self.look_due) {
-            self.look_due = self.coordinator.step(now);
-            self.after_round(now);
+        if is_due(self.poll_due) {
+            self.poll_due = self.coordinator.step(now);
+            self.after_decision(now);
         } else {
-            self.round_if_due(now);
+            self.decide_if_due(now);
         }
         if is_due(self.events_due) {
             self.send_events();
         }
         let idle_exit = self.options.idle_exit.filter(|_| self.sessions.is_empty());
-        let leave = idle_exit.map(|patience| self.empty_since + Nanos::from(patience));
-        if is_due(leave) {
-            self.expected.retain(process::lives);
+        let exit_due = idle_exit.map(|delay| self.empty_since + Nanos::from(delay));
+        if is_due(exit_due) {
+            self.expected.retain(process::exists);
             if self.expected.is_empty() {
                 self.end = Some(End::Idle);
             } else {
                 self.empty_since = now;
             }
         }
-        let leave = idle_exit.map(|patience| self.empty_since + Nanos::from(patience));
-        let dues = [self.look_due, self.nice_due, self.rest_over, self.events_due, leave];
-        self.clock.wake_at(dues.into_iter().flatten().min());
+        let exit_due = idle_exit.map(|delay| self.empty_since + Nanos::from(delay));
+        let dues = [self.poll_due, self.nice_due, self.accept_due, self.events_due, exit_due];
+        self.timer.wake_at(dues.into_iter().flatten().min());
     }
 
-    /// Gives the orders that follow from what has become known, if anything has.
-    fn round_if_due(&mut self, now: Nanos) {
-        if self.news {
-            self.look_due = self.coordinator.round(now);
-            self.after_round(now);
+    /// Makes a decision if something has changed.
+    fn decide_if_due(&mut self, now: Nanos) {
+        if self.is_decision_due {
+            self.poll_due = self.coordinator.round(now);
+            self.after_decision(now);
         }
     }
 
-    fn after_round(&mut self, began: Nanos) {
-        self.news = false;
+    fn after_decision(&mut self, began: Nanos) {
+        self.is_decision_due = false;
         let took = Nanos::now() - began;
-        self.counters.round(took);
+        self.counters.decision(took);
         let (_, written) = self.coordinator.figures();
-        self.counters.orders(written - std::mem::replace(&mut self.orders_seen, written));
-        self.note_events(began, took);
+        self.counters.orders(written - std::mem::replace(&mut self.orders_counted, written));
+        self.collect_events(began, took);
     }
 
-    /// Whether CPU nice values decide; then they are read now and again.
-    fn nice_matters(&self) -> bool {
-        self.coordinator.policy().needs.nice && self.sessions.programs > 0
+    /// Whether the policy uses CPU nice values: then they are read every [`NICE_POLL_INTERVAL`].
+    fn needs_nice_values(&self) -> bool {
+        self.coordinator.policy().needs.nice && self.sessions.process_count > 0
     }
 
     fn read_nice_values(&mut self) {
-        if !self.nice_matters() {
+        if !self.needs_nice_values() {
             return;
         }
         for session in self.sessions.iter() {
-            let Some(program) = session.program() else { continue };
+            let Some(process) = session.process() else { continue };
             if let Some(nice) = process::nice(session.peer.pid) {
-                self.news |= self.coordinator.set_nice(ProcessId(program.process), nice);
+                self.is_decision_due |= self.coordinator.set_nice(ProcessId(process.pid), nice);
             }
         }
-        self.nice_due = Some(Nanos::now() + NICE_EVERY);
+        self.nice_due = Some(Nanos::now() + NICE_POLL_INTERVAL);
     }
 
-    fn say_goodbye(&mut self) {
+    fn shut_down(&mut self) {
         self.coordinator.release_all();
         self.listener.remove();
     }
 }
 
-/// Each program takes two descriptors; the usual limit of 1024 is for programs that use `select`.
+/// Each scheduled process needs two descriptors; the default limit of 1024 exists for programs that use `select`.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // What cannot be raised stays as it is: joining fails with a clear reason when they run out.
+    // If the limit cannot be raised, connections wait when the descriptors are used up.
     let _ = setrlimit(Resource::Nofile, limit);
 }

@@ -1,11 +1,11 @@
-//! Who is at the other end of a connection, as the kernel says.
+//! The process and the user at the other end of a connection, as the kernel reports them.
 //!
 //! ```text
-//!   the client's process is          the kernel says                      known here by
-//!   in a container on this host      its number on this host              that number
-//!   where we cannot see it           0, and a pidfd (Linux 6.5)           a number no process has, from its pidfd
+//!   the peer is                          the kernel reports                identifier used here
+//!   visible, also in a container         its process id on this host       the process id
+//!   in a process namespace not visible   0, and a pidfd (Linux 6.5)        a number no process has, from its pidfd
 //! ```
-//! The second is so where the service itself runs in a container, and the client in another or on the host.
+//! The second case occurs if the service runs in a container, and the peer runs in another or on the host.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
@@ -15,15 +15,15 @@ use rustix::io::Errno;
 
 use super::process;
 
-/// Numbers from here on are no process's: the kernel counts to 4 million.
-const ELSEWHERE: u32 = 1 << 31;
-/// What the kernel calls the file system whose inodes tell processes apart, since Linux 6.9.
+/// Numbers from here on are not process ids: the kernel's limit is 4 million.
+const FIRST_INVISIBLE: u32 = 1 << 31;
+/// The magic number of the file system whose inodes identify processes, since Linux 6.9.
 const PIDFS: u64 = 0x5049_4446;
 
-/// Process and user at the other end.
+/// The process and the user at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Peer {
-    /// Its number here; for one that we cannot see, a number that no process has.
+    /// Its process id; for an invisible process a number that no process has.
     pub(super) pid: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
@@ -34,17 +34,17 @@ impl Peer {
         let cred: libc::ucred = option(socket, libc::SO_PEERCRED)?;
         let pid = match u32::try_from(cred.pid) {
             Ok(pid) if pid != 0 => pid,
-            _ => number_elsewhere(socket),
+            _ => invisible_number(socket),
         };
         Ok(Self { pid, uid: cred.uid, gid: cred.gid })
     }
 
-    /// Whether it runs where its number means nothing here.
-    pub(super) fn is_elsewhere(self) -> bool {
-        self.pid >= ELSEWHERE
+    /// Whether its process is in a process namespace that is not visible here.
+    pub(super) fn is_invisible(self) -> bool {
+        self.pid >= FIRST_INVISIBLE
     }
 
-    /// A handle on its process, through the socket if the kernel can: no other process can have taken its number then.
+    /// A pidfd of its process. From the socket if the kernel supports it: then the process id cannot have been reused.
     pub(super) fn pidfd(self, socket: BorrowedFd<'_>) -> Option<OwnedFd> {
         pidfd_of(socket).or_else(|| process::pidfd(self.pid))
     }
@@ -56,12 +56,12 @@ impl Peer {
 
 fn pidfd_of(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     let fd: libc::c_int = option(socket, libc::SO_PEERPIDFD).ok()?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has created this descriptor for this call, and no other code owns it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A number for a process that has none here: the same on every connection of its, where the kernel can tell.
-fn number_elsewhere(socket: BorrowedFd<'_>) -> u32 {
+/// A number for an invisible process. It is the same on all its connections if the kernel has pidfs.
+fn invisible_number(socket: BorrowedFd<'_>) -> u32 {
     static LAST: AtomicU32 = AtomicU32::new(0);
     let inode = pidfd_of(socket).and_then(|pidfd| {
         #[allow(clippy::cast_sign_loss, reason = "a magic number, of a type that differs between machines")]
@@ -70,15 +70,15 @@ fn number_elsewhere(socket: BorrowedFd<'_>) -> u32 {
     });
     #[allow(clippy::cast_possible_truncation, reason = "two billion processes from now they may repeat")]
     let number = inode.map_or_else(|| LAST.fetch_add(1, Ordering::Relaxed), |inode| inode as u32);
-    number | ELSEWHERE
+    number | FIRST_INVISIBLE
 }
 
-/// One option of a socket.
+/// Reads one option of a socket.
 fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> rustix::io::Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     let size = libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0);
     let mut length = size;
-    // SAFETY: the kernel writes at most `length` bytes to `value`, which has room for them.
+    // SAFETY: the kernel writes at most `length` bytes to `value`, which has that size.
     let done = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -91,6 +91,6 @@ fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> rustix::io::Res
     if done != 0 || length != size {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
     }
-    // SAFETY: the kernel has written all of it, and both types asked for are plain numbers.
+    // SAFETY: the kernel has written all of it, and both types used here consist of integers.
     Ok(unsafe { value.assume_init() })
 }

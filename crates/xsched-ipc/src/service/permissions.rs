@@ -1,18 +1,18 @@
-//! Who may do what. As with `nice`: anyone may lower themselves.
+//! Permissions. As with `nice`, every user may lower the priority of their own processes.
 //!
-//! The kernel says who is at the other end of a socket. Root, members of the group `xsched` and the user the service
-//! itself runs as may do everything; so in a service of one's own everything is allowed. Everybody else may raise
-//! their own programs up to their limit, and look.
+//! The kernel reports the user at the other end of a socket. Administrators may do everything: root, members of the group
+//! `xsched`, and the user that the service runs as. All other users may read the status, and may raise their own processes up to
+//! their limit.
 
 use xsched_core::{Hints, Priority, Share};
 
 use super::Service;
 use super::peer::Peer;
 
-/// Members of this group may do everything.
+/// Members of this group are administrators.
 pub const GROUP: &str = "xsched";
 
-/// What one user may wish for.
+/// The highest hints that one user may request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// The highest priority.
@@ -28,50 +28,60 @@ impl Default for Limit {
 }
 
 impl Limit {
-    /// No limit at all.
+    /// No limit.
     pub const NONE: Self = Self { priority: Priority::MAX, share: Share::DEFAULT };
 
-    /// As this limit, but what is had already may be kept.
-    pub(super) fn or_what_is_had(self, had: Hints) -> Self {
-        let laxity = had.laxity.map_or(Priority::NO_EXECUTE, |laxity| laxity.lax.max(laxity.critical));
-        Self { priority: self.priority.max(had.priority).max(laxity), share: self.share.max(had.share) }
+    /// This limit, raised to the current hints: a task may keep what an administrator has set.
+    pub(super) fn or_current(self, current: Hints) -> Self {
+        let laxity = current.laxity.map_or(Priority::NO_EXECUTE, |laxity| laxity.lax.max(laxity.critical));
+        Self {
+            priority: self.priority.max(current.priority).max(laxity),
+            share: self.share.max(current.share),
+        }
     }
 
-    /// Lowers what is above the limit. Says what was lowered.
-    pub(super) fn lower(self, mut hints: Hints) -> (Hints, Option<String>) {
-        let mut lowered = Vec::new();
-        let lower_priority = |name: &str, priority: &mut Priority, lowered: &mut Vec<String>| {
+    /// Clamps hints to the limit. Also returns a description of the values above it; `outcome` is what happened to them, for
+    /// example "was granted".
+    pub(super) fn clamp(self, mut hints: Hints, outcome: &str) -> (Hints, Option<String>) {
+        let mut clamped = Vec::new();
+        let mut clamp_priority = |name: &str, priority: &mut Priority| {
             if *priority > self.priority {
-                lowered.push(format!("{name} {priority} was lowered to {}", self.priority));
+                clamped.push(format!("{name} {priority} was requested, {} {outcome}", self.priority));
                 *priority = self.priority;
             }
         };
-        lower_priority("priority", &mut hints.priority, &mut lowered);
+        clamp_priority("priority", &mut hints.priority);
         if let Some(laxity) = &mut hints.laxity {
-            lower_priority("priority before the laxity's end", &mut laxity.lax, &mut lowered);
-            lower_priority("priority after the laxity's end", &mut laxity.critical, &mut lowered);
+            clamp_priority("the laxity's first priority", &mut laxity.lax);
+            clamp_priority("the laxity's critical priority", &mut laxity.critical);
         }
         if hints.share > self.share {
-            let (from, to) = (hints.share.percent(), self.share.percent());
-            lowered.push(format!("share {from} % was lowered to {to} %"));
+            let (requested, granted) = (hints.share.percent(), self.share.percent());
+            clamped.push(format!("share {requested} % was requested, {granted} % {outcome}"));
             hints.share = self.share;
         }
-        let note = (!lowered.is_empty()).then(|| format!("{}: {}", lowered.join(", "), WHO));
-        (hints, note)
+        (hints, (!clamped.is_empty()).then(|| clamped.join(", ")))
+    }
+
+    /// The limit and how to exceed it, for messages.
+    pub(super) fn description(self, uid: u32) -> String {
+        format!(
+            "user {uid} may request at most priority {} and share {} %; to exceed that, run as root, join the group \
+             `{GROUP}`, or have [limits] in the service's configuration raised",
+            self.priority,
+            self.share.percent()
+        )
     }
 }
 
-/// Who may do what others may not, for refusals.
-pub(super) const WHO: &str = "more needs root or a member of the group `xsched`";
-
-/// What the users of a service may wish for.
+/// The highest hints that the users of a service may request.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
-    /// Everybody who is not named.
+    /// The limit of users without an entry.
     pub default: Limit,
-    /// Users, by number. They come before groups.
+    /// Limits of users, by user id. They take precedence over groups.
     pub users: Vec<(u32, Limit)>,
-    /// Groups, by number. Of several the most generous counts.
+    /// Limits of groups, by group id. The highest limit of a user's groups applies.
     pub groups: Vec<(u32, Limit)>,
 }
 
@@ -80,24 +90,25 @@ impl Limits {
         if let Some((_, limit)) = self.users.iter().find(|(user, _)| *user == uid) {
             return *limit;
         }
-        let fitting = self.groups.iter().filter(|(group, _)| groups.contains(group)).map(|(_, limit)| *limit);
-        fitting
+        let matching =
+            self.groups.iter().filter(|(group, _)| groups.contains(group)).map(|(_, limit)| *limit);
+        matching
             .reduce(|a, b| Limit { priority: a.priority.max(b.priority), share: a.share.max(b.share) })
             .unwrap_or(self.default)
     }
 }
 
 impl Service {
-    /// Whether everything is allowed to this peer.
-    pub(super) fn is_master(&self, peer: Peer) -> bool {
+    /// Whether this peer may do everything.
+    pub(super) fn is_administrator(&self, peer: Peer) -> bool {
         peer.uid == 0
             || peer.uid == self.uid
             || self.group.is_some_and(|group| peer.gid == group || peer.groups().contains(&group))
     }
 
-    /// What this peer may wish for.
+    /// The highest hints that this peer may request.
     pub(super) fn limit(&self, peer: Peer) -> Limit {
-        if self.is_master(peer) {
+        if self.is_administrator(peer) {
             return Limit::NONE;
         }
         let mut groups = if self.options.limits.groups.is_empty() { Vec::new() } else { peer.groups() };
@@ -105,16 +116,16 @@ impl Service {
         self.options.limits.of(peer.uid, &groups)
     }
 
-    /// Refuses what only masters may do.
-    pub(super) fn masters_only(&self, peer: Peer, what: &str) -> Result<(), String> {
-        if self.is_master(peer) {
+    /// Fails unless this peer is an administrator. `operation` completes the sentence "user 7 may not ...".
+    pub(super) fn require_administrator(&self, peer: Peer, operation: &str) -> Result<(), String> {
+        if self.is_administrator(peer) {
             return Ok(());
         }
-        Err(format!("user {} may not {what}: that needs root or a member of the group `{GROUP}`", peer.uid))
+        Err(format!("user {} may not {operation}: run as root or join the group `{GROUP}`", peer.uid))
     }
 }
 
-/// The number of a group, from the machine's own list.
+/// The id of a group, from `/etc/group`.
 pub(super) fn group_id(name: &str) -> Option<u32> {
     let list = std::fs::read_to_string("/etc/group").ok()?;
     list.lines().find_map(|line| {
@@ -132,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn users_come_before_groups_and_the_most_generous_group_counts() {
+    fn user_limit_precedes_group_limits_and_the_highest_group_limit_applies() {
         let limits = Limits {
             users: vec![(7, priority(-5))],
             groups: vec![(100, priority(10)), (200, priority(50))],
@@ -144,12 +155,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_above_the_limit_is_lowered_and_said() {
+    fn hints_above_the_limit_are_clamped_and_reported() {
         let hints = Hints { priority: Priority::HIGH, ..Hints::default() };
-        let (lowered, note) = Limit::default().lower(hints);
-        assert_eq!(lowered.priority, Priority::DEFAULT);
-        assert!(note.unwrap().starts_with("priority 100 was lowered to 0: "));
-        let had = Limit::default().or_what_is_had(hints);
-        assert_eq!(had.lower(hints), (hints, None), "what a master gave may be kept");
+        let (granted, clamped) = Limit::default().clamp(hints, "was granted");
+        assert_eq!(granted.priority, Priority::DEFAULT);
+        assert_eq!(clamped.unwrap(), "priority 100 was requested, 0 was granted");
+        let raised = Limit::default().or_current(hints);
+        assert_eq!(
+            raised.clamp(hints, "was granted"),
+            (hints, None),
+            "hints that an administrator has set may be kept"
+        );
     }
 }

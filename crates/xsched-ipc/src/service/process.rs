@@ -1,37 +1,37 @@
-//! What the system knows about a process.
+//! Facts about a process from the kernel, for status reports and rules.
 //!
-//! Everything here is for people and for rules, none of it decides who may do what but the groups: and those are
-//! believed only if the process still belongs to the user at the other end of the socket.
+//! Permissions depend only on the groups. Those are used only if the process still belongs to the user that the kernel reports
+//! for the socket.
 
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
 
 use rustix::process::Pid;
 
-/// The longest text that is kept about a process.
-const LONGEST: usize = 512;
+/// The maximum length of a text about a process, in bytes.
+const MAX_TEXT_LENGTH: usize = 512;
 
-fn read(pid: u32, what: &str, most: usize) -> Option<Vec<u8>> {
+fn read(pid: u32, file: &str, max_length: usize) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(format!("/proc/{pid}/{what}")).ok()?;
-    file.take(most as u64).read_to_end(&mut bytes).ok()?;
+    let file = std::fs::File::open(format!("/proc/{pid}/{file}")).ok()?;
+    file.take(max_length as u64).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
-/// A handle on a process that no other process ever has.
+/// A pidfd, which never refers to another process.
 pub(super) fn pidfd(pid: u32) -> Option<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
 }
 
-/// Whether a process has not ended.
-pub(super) fn lives(pidfd: &OwnedFd) -> bool {
-    let mut ended = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
+/// Whether a process exists.
+pub(super) fn exists(pidfd: &OwnedFd) -> bool {
+    let mut exited = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut ended, Some(&now)) == Ok(0)
+    rustix::event::poll(&mut exited, Some(&now)) == Ok(0)
 }
 
-/// The path of its executable; its short name if the path may not be known.
+/// The path of its executable, or its short name if the service may not read the path.
 pub(super) fn executable(pid: u32) -> String {
     let path = std::fs::read_link(format!("/proc/{pid}/exe"));
     let name = path.map(|path| path.to_string_lossy().into_owned()).ok();
@@ -41,7 +41,7 @@ pub(super) fn executable(pid: u32) -> String {
 
 /// Its command line.
 pub(super) fn command_line(pid: u32) -> String {
-    let bytes = read(pid, "cmdline", LONGEST).unwrap_or_default();
+    let bytes = read(pid, "cmdline", MAX_TEXT_LENGTH).unwrap_or_default();
     let text: Vec<_> = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
     clean(text.join(" ").trim_end())
 }
@@ -70,12 +70,12 @@ pub(super) fn nice(pid: u32) -> Option<i8> {
     i8::try_from(rustix::process::getpriority_process(Some(pid)).ok()?).ok()
 }
 
-/// What can be shown on a terminal and fits a packet.
+/// The text without control characters, truncated to fit a packet.
 pub(super) fn clean(text: &str) -> String {
-    let shown = text.chars().map(|c| if c.is_control() { '?' } else { c });
+    let printable = text.chars().map(|c| if c.is_control() { '?' } else { c });
     let mut cleaned = String::new();
-    for c in shown {
-        if cleaned.len() + c.len_utf8() > LONGEST {
+    for c in printable {
+        if cleaned.len() + c.len_utf8() > MAX_TEXT_LENGTH {
             break;
         }
         cleaned.push(c);

@@ -1,4 +1,4 @@
-//! What is asked of the service, and its answers. Every request has one answer; a long one comes in several packets.
+//! Handles requests. Every request has one reply; a long reply needs several packets.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -6,7 +6,7 @@ use xsched_core::{Hints, Nanos, Process, ProcessId, Timeslice};
 use xsched_policy::{Params, PolicyInfo};
 
 use super::peer::Peer;
-use super::session::{Program, Role, Session};
+use super::session::{JoinedProcess, Role, Session};
 use super::{Service, process};
 use crate::coordinator::{ClientId, OWN_TASKS_PER_PROGRAM, QueueReport};
 use crate::metrics;
@@ -15,46 +15,46 @@ use crate::protocol::{HintRequest, PROTOCOL, Reply, Request, Settings, Target};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What was done, or why not.
-type Answer = Result<Reply, String>;
+/// The reply, or the reason of a refusal.
+type HandlerResult = Result<Reply, String>;
 
-/// What a program said when it joined.
-struct Joining {
+/// The fields of [`Request::Join`].
+struct JoinRequest {
     protocol: u32,
     version: String,
     name: Option<String>,
     hint_request: HintRequest,
 }
 
-/// Why a program is refused whose end would not be seen.
-const NOT_SEEN: &str = "the program's process cannot be seen from the container that the scheduler runs in: that needs \
-    Linux 6.5; run the scheduler on the host, or its container with the host's process numbers (--pid=host)";
+/// The refusal of a process whose exit the service would not notice.
+const INVISIBLE_PROCESS: &str = "this process is not visible from the container of the service, and the kernel is older than \
+    Linux 6.5: run the service on the host, or its container in the process namespace of the host (--pid=host)";
 
-/// What a program is called that was given no name, and whose executable cannot be seen either.
-const UNSEEN: &str = "(unseen)";
+/// The name of an invisible process without a name of its own.
+const INVISIBLE_NAME: &str = "(unseen)";
 
-/// How many processes that have not joined can keep a service that nobody uses.
-const MOST_EXPECTED: usize = 1_024;
+/// The maximum number of processes that have not joined yet and keep an idle service running.
+const MAX_EXPECTED_PROCESSES: usize = 1_024;
 
 impl Service {
-    /// Does what is asked and answers.
-    pub(super) fn answer(&mut self, place: usize, request: Request, now: Nanos) {
+    /// Handles one request and sends the reply.
+    pub(super) fn handle(&mut self, index: usize, request: Request, now: Nanos) {
         self.counters.request();
-        let Some(peer) = self.sessions.get(place).map(|session| session.peer) else { return };
-        let answer = match request {
+        let Some(peer) = self.sessions.get(index).map(|session| session.peer) else { return };
+        let result = match request {
             Request::Join { protocol, version, name, hint_request } => {
-                match self.join(place, peer, Joining { protocol, version, name, hint_request }) {
-                    // The answer went with the page.
+                match self.join(index, peer, JoinRequest { protocol, version, name, hint_request }) {
+                    // The reply was sent with the page.
                     Ok(()) => return,
                     Err(why) => Err(why),
                 }
             }
-            Request::Status => return self.send_status(place, peer, now),
-            Request::Metrics => return self.send_metrics(place, peer, now),
-            Request::Trace => self.start_tracing(place),
-            Request::Hint(hint_request) => self.hint(place, peer, &hint_request),
+            Request::Status => return self.send_status(index, peer, now),
+            Request::Metrics => return self.send_metrics(index, peer, now),
+            Request::Trace => self.start_tracing(index),
+            Request::Hint(hint_request) => self.hint(index, peer, &hint_request),
             Request::QueueHint { slot, hint_request } => {
-                self.hint_queue(place, peer, slot, &hint_request, now)
+                self.hint_queue(index, peer, slot, &hint_request, now)
             }
             Request::Set { target, hint_request } => self.set(peer, &target, &hint_request),
             Request::SetOwn(hint_request) => self.set_own(peer, &hint_request),
@@ -67,55 +67,55 @@ impl Service {
             Request::Configure { queue, settings } => self.configure(peer, queue, settings),
             Request::Focus(pid) => self.focus(peer, pid),
             Request::Expect => {
-                self.expect(place, peer);
+                self.expect(index, peer);
                 Ok(Reply::Done)
             }
-            Request::Stop => self.masters_only(peer, "end the scheduler").map(|()| {
-                self.end = Some(super::End::Asked);
+            Request::Stop => self.require_administrator(peer, "shut the service down").map(|()| {
+                self.end = Some(super::End::Requested);
                 Reply::Done
             }),
         };
-        // Whoever is answered finds the orders that follow from what it asked for already given.
-        self.round_if_due(now);
-        self.reply(place, &answer.unwrap_or_else(|why| Reply::Refused { why }));
+        // The orders that follow from the request are written before the reply is sent.
+        self.decide_if_due(now);
+        self.reply(index, &result.unwrap_or_else(|why| Reply::Refused { why }));
     }
 
-    /// Notes a process that will join.
-    fn expect(&mut self, place: usize, peer: Peer) {
-        self.expected.retain(process::lives);
-        if self.expected.len() < MOST_EXPECTED {
-            self.expected.extend(self.pidfd(place, peer));
+    /// Records a process that will join.
+    fn expect(&mut self, index: usize, peer: Peer) {
+        self.expected.retain(process::exists);
+        if self.expected.len() < MAX_EXPECTED_PROCESSES {
+            self.expected.extend(self.pidfd(index, peer));
         }
     }
 
-    /// A handle on the process at the other end of a connection.
-    fn pidfd(&self, place: usize, peer: Peer) -> Option<OwnedFd> {
-        peer.pidfd(self.sessions.get(place)?.connection.as_fd())
+    /// A pidfd of the process at the other end of a connection.
+    fn pidfd(&self, index: usize, peer: Peer) -> Option<OwnedFd> {
+        peer.pidfd(self.sessions.get(index)?.connection.as_fd())
     }
 
-    fn join(&mut self, place: usize, peer: Peer, joining: Joining) -> Result<(), String> {
-        let Joining { protocol, version, name, hint_request } = joining;
+    fn join(&mut self, index: usize, peer: Peer, joining: JoinRequest) -> Result<(), String> {
+        let JoinRequest { protocol, version, name, hint_request } = joining;
         if protocol != PROTOCOL {
             return Err(format!(
-                "the program's library (xsched {}) speaks protocol {protocol}, this scheduler (xsched {VERSION}) \
-                 protocol {PROTOCOL}: update the older of the two",
+                "the library in this process (xsched {}) uses protocol {protocol}, the service (xsched {VERSION}) uses protocol \
+                 {PROTOCOL}: install the same version of both, and restart the service and the program",
                 process::clean(&version)
             ));
         }
-        if !matches!(self.sessions.get(place), Some(Session { role: Role::Asking, .. })) {
-            return Err("this connection has joined already: a program joins once".to_owned());
+        if !matches!(self.sessions.get(index), Some(Session { role: Role::Tool, .. })) {
+            return Err("this connection has already joined: a process joins once on a connection".to_owned());
         }
-        let pidfd = self.pidfd(place, peer);
-        if pidfd.is_none() && peer.is_elsewhere() {
-            return Err(NOT_SEEN.to_owned());
+        let pidfd = self.pidfd(index, peer);
+        if pidfd.is_none() && peer.is_invisible() {
+            return Err(INVISIBLE_PROCESS.to_owned());
         }
         let executable = process::executable(peer.pid);
-        let (hints, note) = self.first_hints(peer, &executable, &hint_request)?;
+        let (hints, note) = self.initial_hints(peer, &executable, &hint_request)?;
         let (page, fd) = Page::create_to_pass_on().map_err(|error| error.to_string())?;
         if let Some(pidfd) = &pidfd
-            && !self.watch_process(place, pidfd)
+            && !self.watch_process(index, pidfd)
         {
-            return Err("the scheduler cannot watch another process: the system refused".to_owned());
+            return Err("the service cannot watch this process: it has reached a limit of the kernel, such as fs.epoll.max_user_watches".to_owned());
         }
         let nice = if self.coordinator.policy().needs.nice { process::nice(peer.pid) } else { None };
         let identity = Process {
@@ -124,37 +124,38 @@ impl Service {
             focused: self.focus == Some(ProcessId(peer.pid)),
         };
         let client = self.coordinator.add_client_of(peer.uid, identity, page, hints);
-        let program = Program {
+        let joined = JoinedProcess {
             client,
-            process: peer.pid,
+            pid: peer.pid,
             given_name: name.map(|name| process::clean(&name)).filter(|name| !name.is_empty()),
             file_name: match executable.rsplit('/').next() {
                 Some(name) if !name.is_empty() => name.to_owned(),
-                _ if peer.is_elsewhere() => UNSEEN.to_owned(),
+                _ if peer.is_invisible() => INVISIBLE_NAME.to_owned(),
                 _ => String::new(),
             },
             command_line: String::new(),
             pidfd,
         };
-        if let Some(session) = self.sessions.get_mut(place) {
-            session.role = Role::Program(program);
+        if let Some(session) = self.sessions.get_mut(index) {
+            session.role = Role::Process(joined);
         }
-        self.ask_for_name(place, peer.pid);
-        self.sessions.programs += 1;
+        self.request_command_line(index, peer.pid);
+        self.sessions.process_count += 1;
         self.counters.join();
-        self.news = true;
-        if self.nice_matters() {
-            self.nice_due.get_or_insert(Nanos::now() + super::NICE_EVERY);
+        self.is_decision_due = true;
+        if self.needs_nice_values() {
+            self.nice_due.get_or_insert(Nanos::now() + super::NICE_POLL_INTERVAL);
         }
         let welcome = Reply::Welcome { version: VERSION.to_owned(), note };
-        if !self.reply_with(place, &welcome, Some(fd.as_fd())) {
-            self.close(place);
+        if !self.reply_with(index, &welcome, Some(fd.as_fd())) {
+            self.close(index);
         }
         Ok(())
     }
 
-    /// What a program begins with: what a rule gives it, then its own hint_request as far as its user may have them.
-    fn first_hints(
+    /// The hints of a new process: those of the first matching rule, then the requested ones, clamped to the limit of its user.
+    /// Also returns a message if some were clamped.
+    fn initial_hints(
         &self,
         peer: Peer,
         executable: &str,
@@ -165,57 +166,58 @@ impl Service {
         } else {
             String::new()
         };
-        let rule = self.options.rules.iter().find(|rule| rule.fits(executable, &cgroup));
+        let rule = self.options.rules.iter().find(|rule| rule.matches(executable, &cgroup));
         let limit = self.limit(peer);
-        let mut given = Hints::default();
-        given.share = given.share.min(limit.share);
-        let given = rule.map_or(given, |rule| rule.applied_to(given));
-        let desired = hint_request.applied_to(given).map_err(|error| error.to_string())?;
-        Ok(limit.or_what_is_had(given).lower(desired))
+        let mut initial = Hints::default();
+        initial.share = initial.share.min(limit.share);
+        let initial = rule.map_or(initial, |rule| rule.applied_to(initial));
+        let requested = hint_request.applied_to(initial).map_err(|error| error.to_string())?;
+        let (granted, clamped) = limit.or_current(initial).clamp(requested, "was granted");
+        Ok((granted, clamped.map(|clamped| format!("{clamped}: {}", limit.description(peer.uid)))))
     }
 
-    fn joined(&self, place: usize) -> Result<ClientId, String> {
-        let program = self.sessions.get(place).and_then(Session::program);
-        program
-            .map(|program| program.client)
-            .ok_or_else(|| "this connection has not joined: join first".to_owned())
+    fn joined(&self, index: usize) -> Result<ClientId, String> {
+        let process = self.sessions.get(index).and_then(Session::process);
+        process
+            .map(|process| process.client)
+            .ok_or_else(|| "this connection has not joined: send a join request first".to_owned())
     }
 
-    /// New hints, or why this peer may not have them.
-    fn allowed(&self, peer: Peer, had: Hints, hint_request: &HintRequest) -> Result<Hints, String> {
-        let desired = hint_request.applied_to(had).map_err(|error| error.to_string())?;
+    /// The current hints with the request applied, or the reason why this peer may not request that.
+    fn requested_hints(
+        &self,
+        peer: Peer,
+        current: Hints,
+        hint_request: &HintRequest,
+    ) -> Result<Hints, String> {
+        let requested = hint_request.applied_to(current).map_err(|error| error.to_string())?;
         let limit = self.limit(peer);
-        let (hints, lowered) = limit.or_what_is_had(had).lower(desired);
-        if lowered.is_none() {
-            return Ok(hints);
+        match limit.or_current(current).clamp(requested, "is allowed") {
+            (granted, None) => Ok(granted),
+            (_, Some(excess)) => {
+                Err(format!("{excess}, nothing was changed: {}", limit.description(peer.uid)))
+            }
         }
-        Err(format!(
-            "user {} may wish for a priority of at most {} and {} % of the device: {}",
-            peer.uid,
-            limit.priority,
-            limit.share.percent(),
-            super::permissions::WHO
-        ))
     }
 
-    fn hint(&mut self, place: usize, peer: Peer, hint_request: &HintRequest) -> Answer {
-        let client = self.joined(place)?;
-        let had = self.coordinator.hints(client).unwrap_or_default();
-        let hints = self.allowed(peer, had, hint_request)?;
+    fn hint(&mut self, index: usize, peer: Peer, hint_request: &HintRequest) -> HandlerResult {
+        let client = self.joined(index)?;
+        let current = self.coordinator.hints(client).unwrap_or_default();
+        let hints = self.requested_hints(peer, current, hint_request)?;
         self.coordinator.set_hints(client, hints);
-        self.news = true;
+        self.is_decision_due = true;
         Ok(Reply::Done)
     }
 
     fn hint_queue(
         &mut self,
-        place: usize,
+        index: usize,
         peer: Peer,
         slot: usize,
         hint_request: &HintRequest,
         now: Nanos,
-    ) -> Answer {
-        let client = self.joined(place)?;
+    ) -> HandlerResult {
+        let client = self.joined(index)?;
         self.set_queue_hint_request(peer, client, slot, hint_request, now)
     }
 
@@ -226,80 +228,85 @@ impl Service {
         slot: usize,
         hint_request: &HintRequest,
         now: Nanos,
-    ) -> Answer {
+    ) -> HandlerResult {
         self.coordinator.look_at(client, now);
-        let no_queue = || format!("there is no queue in slot {slot}");
-        let had = self.coordinator.queue_hints(client, slot).ok_or_else(no_queue)?;
-        let hints = self.allowed(peer, had, hint_request)?;
-        self.news = true;
+        let no_queue =
+            || format!("this process has no queue in slot {slot}: it was destroyed, or not scheduled");
+        let current = self.coordinator.queue_hints(client, slot).ok_or_else(no_queue)?;
+        let hints = self.requested_hints(peer, current, hint_request)?;
+        self.is_decision_due = true;
         if self.coordinator.set_queue_hints(client, slot, hints, now) {
             Ok(Reply::Done)
         } else {
             Err(format!(
-                "{OWN_TASKS_PER_PROGRAM} queues of this program have hints of their own: no more can"
+                "{OWN_TASKS_PER_PROGRAM} queues of this process have hints of their own, which is the maximum: set hints for the \
+                 process instead"
             ))
         }
     }
 
-    /// The programs meant, all of which the peer may change.
+    /// The processes of a target. Fails if the peer may not change one of them.
     fn targets(&self, peer: Peer, target: &Target) -> Result<Vec<(ClientId, ProcessId)>, String> {
-        let mut found = Vec::new();
+        let mut targets = Vec::new();
         for session in self.sessions.iter() {
-            let Some(program) = session.program() else { continue };
-            let meant = match target {
-                Target::Pid(pid) => program.process == *pid,
-                Target::Name(name) => program.given_name.as_ref() == Some(name) || program.file_name == *name,
+            let Some(joined) = session.process() else { continue };
+            let is_target = match target {
+                Target::Pid(pid) => joined.pid == *pid,
+                Target::Name(name) => joined.given_name.as_ref() == Some(name) || joined.file_name == *name,
             };
-            if meant && (session.peer.uid == peer.uid || self.is_master(peer)) {
-                found.push((program.client, ProcessId(program.process)));
-            } else if meant && matches!(target, Target::Pid(_)) {
-                self.masters_only(peer, "change another user's program")?;
+            if is_target && (session.peer.uid == peer.uid || self.is_administrator(peer)) {
+                targets.push((joined.client, ProcessId(joined.pid)));
+            } else if is_target && matches!(target, Target::Pid(_)) {
+                self.require_administrator(peer, "change a process of another user")?;
             }
         }
-        if found.is_empty() {
-            // A name another user gave is not told.
+        if targets.is_empty() {
+            // Names that other users gave are not revealed.
             return Err(match target {
-                Target::Pid(pid) => format!("no program with pid {pid} is scheduled here"),
+                Target::Pid(pid) => format!("no process with pid {pid} is scheduled by this service"),
                 Target::Name(name) => {
-                    format!("no program of yours named `{}` is scheduled here", process::clean(name))
+                    format!(
+                        "no process of yours named `{}` is scheduled by this service",
+                        process::clean(name)
+                    )
                 }
             });
         }
-        Ok(found)
+        Ok(targets)
     }
 
-    fn set(&mut self, peer: Peer, target: &Target, hint_request: &HintRequest) -> Answer {
+    fn set(&mut self, peer: Peer, target: &Target, hint_request: &HintRequest) -> HandlerResult {
         let mut changes = Vec::new();
         for (client, _) in self.targets(peer, target)? {
-            let had = self.coordinator.hints(client).unwrap_or_default();
-            changes.push((client, self.allowed(peer, had, hint_request)?));
+            let current = self.coordinator.hints(client).unwrap_or_default();
+            changes.push((client, self.requested_hints(peer, current, hint_request)?));
         }
         for (client, hints) in changes {
             self.coordinator.set_hints(client, hints);
         }
-        self.news = true;
+        self.is_decision_due = true;
         Ok(Reply::Done)
     }
 
-    fn set_own(&mut self, peer: Peer, hint_request: &HintRequest) -> Answer {
+    fn set_own(&mut self, peer: Peer, hint_request: &HintRequest) -> HandlerResult {
         let own = Target::Pid(peer.pid);
-        let is_own = |session: &Session| session.program().is_some_and(|own| own.process == peer.pid);
-        let client = self.sessions.iter().find(|session| is_own(session)).and_then(Session::program);
-        let Some(client) = client.map(|program| program.client) else {
-            // Still worth saying before there is anybody to give them to.
+        let is_own = |session: &Session| session.process().is_some_and(|own| own.pid == peer.pid);
+        let client = self.sessions.iter().find(|session| is_own(session)).and_then(Session::process);
+        let Some(client) = client.map(|process| process.client) else {
+            // Values out of range are reported before the process joins.
             hint_request.applied_to(Hints::default()).map_err(|error| error.to_string())?;
             return Ok(Reply::PreviousHints(None));
         };
-        let had = self.coordinator.hints(client).unwrap_or_default();
+        let current = self.coordinator.hints(client).unwrap_or_default();
         self.set(peer, &own, hint_request)?;
-        Ok(Reply::PreviousHints(Some(HintRequest::from_hints(had))))
+        Ok(Reply::PreviousHints(Some(HintRequest::from_hints(current))))
     }
 
-    fn suspend(&mut self, peer: Peer, target: &Target, suspended: bool) -> Answer {
+    fn suspend(&mut self, peer: Peer, target: &Target, suspended: bool) -> HandlerResult {
         for (_, process) in self.targets(peer, target)? {
             self.coordinator.set_suspended(process, suspended);
         }
-        self.news = true;
+        self.is_decision_due = true;
         Ok(Reply::Done)
     }
 
@@ -310,9 +317,9 @@ impl Service {
         timeslice_us: Option<i64>,
         k: Option<usize>,
         now: Nanos,
-    ) -> Answer {
+    ) -> HandlerResult {
         if name.is_some() || timeslice_us.is_some() || k.is_some() {
-            self.masters_only(peer, "change the policy")?;
+            self.require_administrator(peer, "change the policy")?;
             let policy = name.map(PolicyInfo::find).transpose().map_err(|error| error.to_string())?;
             let timeslice =
                 timeslice_us.map(Timeslice::from_micros).transpose().map_err(|error| error.to_string())?;
@@ -330,7 +337,7 @@ impl Service {
             self.coordinator.note_policy(now);
             self.counters.policy_change();
             self.read_nice_values();
-            self.news = true;
+            self.is_decision_due = true;
         }
         Ok(Reply::Policy {
             name: self.coordinator.policy().name.to_owned(),
@@ -339,57 +346,66 @@ impl Service {
         })
     }
 
-    fn configure(&mut self, peer: Peer, queue: u64, settings: Settings) -> Answer {
-        let allowed = |value: Option<i64>, range: std::ops::RangeInclusive<i64>, what: &str| match value {
+    fn configure(&mut self, peer: Peer, queue: u64, settings: Settings) -> HandlerResult {
+        let check = |value: Option<i64>, range: std::ops::RangeInclusive<i64>, what: &str| match value {
             Some(n) if !range.contains(&n) => {
                 Err(format!("{what} {n} is out of range: allowed is {} to {}", range.start(), range.end()))
             }
             _ => Ok(()),
         };
-        allowed(settings.level, 1..=3, "level")?;
-        allowed(settings.threshold, 1..=i64::from(u32::MAX), "threshold")?;
-        allowed(settings.batch_size, 1..=i64::from(u32::MAX), "batch size")?;
-        let (place, queue) = self.queue_to_change(peer, queue)?;
-        if self.reply_with(place, &Reply::Configure { slot: queue.slot, settings }, None) {
+        check(settings.level, 1..=3, "level")?;
+        check(settings.threshold, 1..=i64::from(u32::MAX), "threshold")?;
+        check(settings.batch_size, 1..=i64::from(u32::MAX), "batch size")?;
+        let (index, queue) = self.queue_to_change(peer, queue)?;
+        if self.reply_with(index, &Reply::Configure { slot: queue.slot, settings }, None) {
             Ok(Reply::Done)
         } else {
-            Err(format!("{} does not read what it is sent", queue.process))
+            Err(format!(
+                "process {} does not receive messages (it is stopped, or exiting): the settings were not changed",
+                queue.process.0
+            ))
         }
     }
 
-    fn set_queue(&mut self, peer: Peer, queue: u64, hint_request: &HintRequest, now: Nanos) -> Answer {
+    fn set_queue(&mut self, peer: Peer, queue: u64, hint_request: &HintRequest, now: Nanos) -> HandlerResult {
         let (_, queue) = self.queue_to_change(peer, queue)?;
         self.set_queue_hint_request(peer, queue.client, queue.slot, hint_request, now)
     }
 
-    /// A queue that the peer may change, and the place of its program's session.
-    fn queue_to_change(&self, peer: Peer, queue: u64) -> Result<(usize, QueueReport), String> {
-        let queue = self.coordinator.report_queues().find(|report| report.queue.0 == queue);
-        let Some(queue) = queue else { return Err("there is no such queue".to_owned()) };
+    /// A queue that the peer may change, and the index of its process's session.
+    fn queue_to_change(&self, peer: Peer, handle: u64) -> Result<(usize, QueueReport), String> {
+        let queue = self.coordinator.report_queues().find(|report| report.queue.0 == handle);
+        let Some(queue) = queue else {
+            return Err(format!(
+                "this service has no queue {handle}: it was destroyed, or belongs to another service"
+            ));
+        };
         let owner = self
             .sessions
-            .taken()
-            .find(|(_, session)| session.program().is_some_and(|program| program.client == queue.client));
-        let Some((place, owner)) = owner else { return Err("its program is gone".to_owned()) };
+            .enumerate()
+            .find(|(_, session)| session.process().is_some_and(|process| process.client == queue.client));
+        let Some((index, owner)) = owner else {
+            return Err(format!("the process of queue {handle} has exited"));
+        };
         if owner.peer.uid != peer.uid {
-            self.masters_only(peer, "change another user's queue")?;
+            self.require_administrator(peer, "change a queue of another user")?;
         }
-        Ok((place, queue))
+        Ok((index, queue))
     }
 
-    fn focus(&mut self, peer: Peer, pid: Option<u32>) -> Answer {
-        self.masters_only(peer, "say which window has the focus")?;
+    fn focus(&mut self, peer: Peer, pid: Option<u32>) -> HandlerResult {
+        self.require_administrator(peer, "set the process with the input focus")?;
         self.focus = pid.map(ProcessId);
         self.coordinator.set_focus(self.focus);
-        self.news = true;
+        self.is_decision_due = true;
         Ok(Reply::Done)
     }
 
-    fn send_metrics(&mut self, place: usize, peer: Peer, now: Nanos) {
+    fn send_metrics(&mut self, index: usize, peer: Peer, now: Nanos) {
         let status = self.status(peer, now);
         let text = metrics::render(&status, &self.counters);
         for reply in metrics::replies(&text) {
-            self.reply(place, &reply);
+            self.reply(index, &reply);
         }
     }
 }

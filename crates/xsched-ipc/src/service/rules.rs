@@ -1,30 +1,30 @@
-//! What programs are given without asking, by their executable or control group.
+//! Rules: hints for processes by their executable or control group.
 
 use xsched_core::{Hints, Priority, Share};
 
-/// A pattern: `*` stands for any text, `?` for any one character.
+/// A pattern: `*` matches any text, `?` any one character.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob(String);
 
 impl Glob {
-    /// Any text is a pattern.
+    /// Creates a pattern. Every text is valid.
     #[must_use]
     pub fn new(pattern: &str) -> Self {
         Self(pattern.to_owned())
     }
 
-    /// As it was written.
+    /// The text of the pattern.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether all of `text` fits.
+    /// Whether the pattern matches all of `text`.
     #[must_use]
-    pub fn fits(&self, text: &str) -> bool {
+    pub fn matches(&self, text: &str) -> bool {
         let (pattern, text): (Vec<char>, Vec<char>) = (self.0.chars().collect(), text.chars().collect());
         let (mut p, mut t) = (0, 0);
-        // Where to go on if the text after the last star does not fit: let the star take one character more.
+        // Where to resume if the text after the last star does not match: the star takes one more character.
         let mut retry = None;
         while t < text.len() {
             match pattern.get(p) {
@@ -44,29 +44,30 @@ impl Glob {
     }
 }
 
-/// Gives hints to the programs it fits.
+/// Gives hints to the processes that it matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Fits the file name of the executable, or its whole path if the pattern has a slash.
+    /// Matches the file name of the executable, or its path if the pattern contains a slash.
     pub executable: Option<Glob>,
-    /// Fits the control group's path.
+    /// Matches the path of the control group.
     pub cgroup: Option<Glob>,
-    /// What it gives.
+    /// The priority that it gives.
     pub priority: Option<Priority>,
-    /// What it gives.
+    /// The share that it gives.
     pub share: Option<Share>,
 }
 
 impl Rule {
-    /// Whether it fits a program. Everything it names must fit.
+    /// Whether it matches a process: every pattern it has must match.
     #[must_use]
-    pub fn fits(&self, executable: &str, cgroup: &str) -> bool {
+    pub fn matches(&self, executable: &str, cgroup: &str) -> bool {
         let file = executable.rsplit('/').next().unwrap_or(executable);
-        let fits = |glob: &Glob| glob.fits(if glob.as_str().contains('/') { executable } else { file });
-        self.executable.as_ref().is_none_or(fits) && self.cgroup.as_ref().is_none_or(|glob| glob.fits(cgroup))
+        let matches = |glob: &Glob| glob.matches(if glob.as_str().contains('/') { executable } else { file });
+        self.executable.as_ref().is_none_or(matches)
+            && self.cgroup.as_ref().is_none_or(|glob| glob.matches(cgroup))
     }
 
-    /// What becomes of `hints` under it.
+    /// Applies the rule to `hints`.
     #[must_use]
     pub fn applied_to(&self, mut hints: Hints) -> Hints {
         hints.priority = self.priority.unwrap_or(hints.priority);
@@ -80,8 +81,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stars_and_question_marks() {
-        for (pattern, text, fits) in [
+    fn stars_and_question_marks_match() {
+        for (pattern, text, is_match) in [
             ("python*", "python3.12", true),
             ("python?", "python", false),
             ("*train*", "my-train.sh", true),
@@ -91,24 +92,24 @@ mod tests {
             ("*", "", true),
             ("/system.slice/*.service", "/system.slice/a/b.service", true),
         ] {
-            assert_eq!(Glob::new(pattern).fits(text), fits, "{pattern} {text}");
+            assert_eq!(Glob::new(pattern).matches(text), is_match, "{pattern} {text}");
         }
-        // Linear in practice: no pattern makes this explode.
-        assert!(!Glob::new(&"*a".repeat(50)).fits(&("a".repeat(49) + &"b".repeat(2000))));
+        // The time is not exponential in the number of stars.
+        assert!(!Glob::new(&"*a".repeat(50)).matches(&("a".repeat(49) + &"b".repeat(2000))));
     }
 
     #[test]
-    fn a_rule_fits_if_all_it_names_does() {
+    fn rule_matches_if_all_its_patterns_match() {
         let rule = Rule {
             executable: Some(Glob::new("python*")),
             cgroup: Some(Glob::new("/batch*")),
             priority: Some(Priority::LOW),
             share: None,
         };
-        assert!(rule.fits("/usr/bin/python3", "/batch/1"));
-        assert!(!rule.fits("/usr/bin/python3", "/user"));
+        assert!(rule.matches("/usr/bin/python3", "/batch/1"));
+        assert!(!rule.matches("/usr/bin/python3", "/user"));
         assert_eq!(rule.applied_to(Hints::default()).priority, Priority::LOW);
         let whole = Rule { executable: Some(Glob::new("/usr/*/python3")), cgroup: None, ..rule };
-        assert!(whole.fits("/usr/bin/python3", "") && !whole.fits("/opt/python3", ""));
+        assert!(whole.matches("/usr/bin/python3", "") && !whole.matches("/opt/python3", ""));
     }
 }

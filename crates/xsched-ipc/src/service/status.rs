@@ -1,4 +1,4 @@
-//! Everything there is to see, for whoever may see it.
+//! The status report.
 
 use std::collections::HashMap;
 
@@ -8,49 +8,55 @@ use super::Service;
 use super::peer::Peer;
 use crate::protocol::{QueueStatus, Reply, Status, TaskStatus};
 
-/// So many tasks fit a packet however long their names are, together with so many queues.
-const TASKS: usize = 16;
-const QUEUES: usize = 120;
+/// The number of tasks that fit a packet together with [`MAX_QUEUES_PER_PACKET`], however long their names are.
+const MAX_TASKS_PER_PACKET: usize = 16;
+/// The number of queues that fit a packet together with [`MAX_TASKS_PER_PACKET`].
+const MAX_QUEUES_PER_PACKET: usize = 120;
 
 impl Service {
-    /// Sends the status, in as many packets as it takes.
-    pub(super) fn send_status(&mut self, place: usize, peer: Peer, now: Nanos) {
-        let whole = self.status(peer, now);
-        let packets = whole.tasks.len().div_ceil(TASKS).max(whole.queues.len().div_ceil(QUEUES)).max(1);
-        let (mut tasks, mut queues) = (whole.tasks.iter(), whole.queues.iter());
+    /// Sends the status in as many packets as it needs.
+    pub(super) fn send_status(&mut self, index: usize, peer: Peer, now: Nanos) {
+        let complete = self.status(peer, now);
+        let packets = complete
+            .tasks
+            .len()
+            .div_ceil(MAX_TASKS_PER_PACKET)
+            .max(complete.queues.len().div_ceil(MAX_QUEUES_PER_PACKET))
+            .max(1);
+        let (mut tasks, mut queues) = (complete.tasks.iter(), complete.queues.iter());
         for packet in 1..=packets {
             let part = Status {
-                version: whole.version.clone(),
-                policy: whole.policy.clone(),
-                tasks: tasks.by_ref().take(TASKS).cloned().collect(),
-                queues: queues.by_ref().take(QUEUES).cloned().collect(),
+                version: complete.version.clone(),
+                policy: complete.policy.clone(),
+                tasks: tasks.by_ref().take(MAX_TASKS_PER_PACKET).cloned().collect(),
+                queues: queues.by_ref().take(MAX_QUEUES_PER_PACKET).cloned().collect(),
                 more: packet < packets,
-                ..whole
+                ..complete
             };
-            self.reply(place, &Reply::Status(part));
+            self.reply(index, &Reply::Status(part));
         }
     }
 
-    /// The status as `peer` may see it: what other users' programs are called is their own affair.
+    /// The status as `peer` may see it: without the names and command lines of other users' processes.
     pub(super) fn status(&mut self, peer: Peer, now: Nanos) -> Status {
-        let sees_all = self.is_master(peer);
-        let mut programs = HashMap::new();
+        let sees_all = self.is_administrator(peer);
+        let mut processes = HashMap::new();
         for session in self.sessions.iter() {
-            if let Some(program) = session.program() {
-                programs.insert(program.process, (session.peer.uid, program));
+            if let Some(process) = session.process() {
+                processes.insert(process.pid, (session.peer.uid, process));
             }
         }
         let report = |report: crate::coordinator::TaskReport<'_>| {
             let task = report.task;
-            let (uid, program) = programs.get(&task.process.id.0).copied().unzip();
-            let visible = program.filter(|_| sees_all || uid == Some(peer.uid));
+            let (uid, process) = processes.get(&task.process.id.0).copied().unzip();
+            let visible = process.filter(|_| sees_all || uid == Some(peer.uid));
             let us = |span: Nanos| span.0 / 1_000;
             TaskStatus {
                 task: task.id.0,
                 pid: task.process.id.0,
                 uid: uid.unwrap_or(0),
-                name: visible.map_or_else(String::new, |program| program.name().to_owned()),
-                cmdline: visible.map_or_else(String::new, |program| program.command_line.clone()),
+                name: visible.map_or_else(String::new, |process| process.name().to_owned()),
+                cmdline: visible.map_or_else(String::new, |process| process.command_line.clone()),
                 device: task.device.0,
                 own: task.own,
                 priority: task.hints.priority.get(),

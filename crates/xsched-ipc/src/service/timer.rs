@@ -1,4 +1,4 @@
-//! The timer that wakes the service when nobody rings.
+//! The timer that wakes the service without a notification.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -8,25 +8,25 @@ use rustix::time::{
 use xsched_core::Nanos;
 
 /// A timer on the monotonic clock.
-pub(super) struct Clock {
+pub(super) struct Timer {
     fd: OwnedFd,
-    /// When it will ring.
+    /// The time it is set to.
     armed: Option<Nanos>,
 }
 
-impl Clock {
+impl Timer {
     pub(super) fn new() -> rustix::io::Result<Self> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         Ok(Self { fd, armed: None })
     }
 
-    /// It has rung.
-    pub(super) fn answer(&mut self) {
+    /// Clears an expiration.
+    pub(super) fn acknowledge(&mut self) {
         let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
         self.armed = None;
     }
 
-    /// Rings no later than `at`. It may ring before: setting it back would cost more than waking up once for nothing.
+    /// Expires no later than `at`. It may expire earlier: to set it back costs more than one needless wake-up.
     pub(super) fn wake_at(&mut self, at: Option<Nanos>) {
         let Some(at) = at.filter(|at| self.armed.is_none_or(|armed| *at < armed)) else { return };
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -35,14 +35,14 @@ impl Clock {
             // Zero would disarm it.
             tv_nsec: i64::try_from((at.0 % 1_000_000_000).max(1)).unwrap_or(1),
         };
-        let ring = Itimerspec { it_interval: zero, it_value: value };
-        if timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &ring).is_ok() {
+        let setting = Itimerspec { it_interval: zero, it_value: value };
+        if timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &setting).is_ok() {
             self.armed = Some(at);
         }
     }
 }
 
-impl AsFd for Clock {
+impl AsFd for Timer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
