@@ -9,7 +9,7 @@ use xsched_core::{
     Hints, HwQueue, Level, LevelCost, LevelRequest, Nanos, Order, Priority, Process, ProcessId,
 };
 use xsched_ipc::{Client, ClientId, Coordinator, LocalScheduler, Page, ScheduledQueue};
-use xsched_policy::PolicyInfo;
+use xsched_policy::{Params, PolicyInfo};
 use xsched_sim::{Config, SimDevice, SimQueue};
 
 /// How long the device is busy so that somebody sees it, on a busy machine too.
@@ -385,6 +385,29 @@ fn of_several_paced_programs_one_has_the_device_at_a_time_and_all_have_turns() {
         // Who does not leave in time, on a busy machine, is not waited for.
         let together = looks.iter().filter(|on| **on > 1).count();
         assert!(together * 5 < looks.len(), "in {together} of {} looks several had the device", looks.len());
+    });
+}
+
+/// The policy chose both, so they run together; under an exclusive policy one of them would be held.
+#[test]
+fn deadline_policy_runs_two_of_three_processes_at_the_same_time() {
+    let (scheduler, device) = (scheduler("deadline"), SimDevice::create(&cheap()).unwrap());
+    let params = Params { k: 2, ..Params::default() };
+    scheduler.with(|coordinator| coordinator.configure(params));
+    let programs: Vec<_> = (1..4).map(|pid| program(&scheduler, &device, pid, 0)).collect();
+    eventually("all are known", || programs.iter().all(|program| program.order() == Order::Throttled));
+    std::thread::scope(|threads| {
+        for program in &programs {
+            threads.spawn(|| program.launch(Duration::from_secs(3600)));
+        }
+        eventually("two processes run and one is held", || {
+            let is_running = |p: &&Program| p.queue.launch_path().gate().is_ready() && !p.order().stops();
+            let running: Vec<_> = programs.iter().filter(is_running).collect();
+            let held = programs.iter().filter(|program| program.order() == Order::Drain).count();
+            running.len() == 2 && held == 1 && running.iter().all(|p| p.order() == Order::Throttled)
+        });
+        // The held thread is released too, so that the scope ends.
+        scheduler.with(Coordinator::release_all);
     });
 }
 

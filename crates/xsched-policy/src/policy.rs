@@ -99,25 +99,27 @@ impl Decision {
 /// Settings of a policy as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// Length of a turn, for the policies that take turns.
+    /// Length of a time slice, for the policies that have them.
     pub timeslice: Timeslice,
     /// How many tasks run at once under KEDF.
     pub k: usize,
 }
 
-/// A change of turns may cost one part in so many of the turn.
-const TURN_IN_CHANGES: u64 = 25;
+/// How many times as long as a context switch a time slice is at least.
+const MIN_SLICE_IN_SWITCHES: u64 = 25;
 
 impl Params {
-    /// The same on devices where a change costs `cost`: turns of the usual length become long enough to be worth one.
-    /// A length that somebody chose stays.
+    /// The same for devices where a context switch costs `cost`: the default time slice becomes long enough to be worth it. A
+    /// length that a user chose stays.
     #[must_use]
     pub fn for_switch_cost(mut self, cost: Nanos) -> Self {
-        let long_enough = i64::try_from(cost.0.saturating_mul(TURN_IN_CHANGES) / 1_000).unwrap_or(i64::MAX);
+        let min_slice = Nanos(cost.0.saturating_mul(MIN_SLICE_IN_SWITCHES));
+        // The comparison comes first: a rejected length would allocate its error in every round.
         if self.timeslice == Timeslice::DEFAULT
-            && let Ok(turn) = Timeslice::from_micros(long_enough)
+            && min_slice > Timeslice::DEFAULT.get()
+            && let Ok(slice) = Timeslice::from_micros(i64::try_from(min_slice.0 / 1_000).unwrap_or(i64::MAX))
         {
-            self.timeslice = self.timeslice.max(turn);
+            self.timeslice = self.timeslice.max(slice);
         }
         self
     }
