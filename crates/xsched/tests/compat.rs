@@ -1,4 +1,4 @@
-//! `xserver` and `xcli`, as the reference's scripts call them.
+//! `xserver` and `xcli`, as scripts for the original C++ XSched call them.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
@@ -11,10 +11,10 @@ use assert_cmd::Command;
 use assert_cmd::cargo::cargo_bin;
 use predicates::str::{contains, diff};
 
-/// Answers HTTP as the reference does, and remembers what it was asked.
+/// Replies like the HTTP server of the original C++ XSched, and stores the requests.
 struct FakeServer {
     port: u16,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
     links: tempfile::TempDir,
 }
 
@@ -25,8 +25,8 @@ impl FakeServer {
     fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let asked = Arc::<Mutex<Vec<String>>>::default();
-        let heard = Arc::clone(&asked);
+        let requests = Arc::<Mutex<Vec<String>>>::default();
+        let received = Arc::clone(&requests);
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
@@ -44,23 +44,23 @@ impl FakeServer {
                 let mut body = vec![0; length];
                 reader.read_exact(&mut body).unwrap();
                 let request = lines[0].trim_end_matches(" HTTP/1.1");
-                let (status, answer) = match request {
+                let (status, reply) = match request {
                     "GET /xqueues" => (200, QUEUES),
                     "GET /policy" => (200, r#"{"policy":4}"#),
                     "POST /config/7?level=1" => (404, r#"{"error":"no such queue"}"#),
                     _ => (200, r#"{"info":"success"}"#),
                 };
                 let body = String::from_utf8(body).unwrap();
-                heard.lock().unwrap().push(format!("{request} {body}").trim_end().to_owned());
-                let length = answer.len();
-                let _ = write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: {length}\r\n\r\n{answer}");
+                received.lock().unwrap().push(format!("{request} {body}").trim_end().to_owned());
+                let length = reply.len();
+                let _ = write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: {length}\r\n\r\n{reply}");
             }
         });
         let links = tempfile::tempdir().unwrap();
         for name in ["xcli", "xserver"] {
             symlink(cargo_bin!("xsched"), links.path().join(name)).unwrap();
         }
-        Self { port, asked, links }
+        Self { port, requests, links }
     }
 
     fn xcli(&self, arguments: &str) -> Command {
@@ -69,23 +69,23 @@ impl FakeServer {
         command
     }
 
-    fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+    fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.requests.lock().unwrap())
     }
 }
 
 #[test]
-fn lists_are_tables() {
+fn list_prints_a_table() {
     let server = FakeServer::new();
     server.xcli("list").assert().success().stdout(diff(
         "XQUEUE  PID  DEVICE        LEVEL  THRESHOLD  BATCH  STATE    COMMAND\n\
          0x7f    12   0000:00:06.0  1      16         8      running  train\n",
     ));
-    assert_eq!(server.asked(), ["GET /xqueues"]);
+    assert_eq!(server.requests(), ["GET /xqueues"]);
 }
 
 #[test]
-fn commands_become_the_requests_the_reference_knows() {
+fn commands_send_the_requests_of_the_original() {
     let server = FakeServer::new();
     for (arguments, requests) in [
         ("config -x 7f -l 2 -t 16 -b 8", vec!["POST /config/7f?level=2&threshold=16&batch_size=8"]),
@@ -101,24 +101,28 @@ fn commands_become_the_requests_the_reference_knows() {
         ),
     ] {
         server.xcli(arguments).assert().success().stdout("success\n");
-        assert_eq!(server.asked(), requests, "{arguments}");
+        assert_eq!(server.requests(), requests, "{arguments}");
     }
     server.xcli("policy -q").assert().success().stdout(contains("UP (share): "));
 }
 
 #[test]
-fn failures_are_told_with_the_server_s_own_words() {
+fn failures_are_printed_with_the_reason_of_the_server() {
     let server = FakeServer::new();
     server.xcli("config -x 7 -l 1").assert().failure().stderr(diff("xcli: no such queue\n"));
     server.xcli("policy -s -n nonsense").assert().failure().stderr(contains("unknown policy `nonsense`"));
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut lonely = Command::new(server.links.path().join("xcli"));
-    let said = contains(format!("xserver at 127.0.0.1:{closed}: cannot connect (is it running?)"));
-    lonely.args(["-a", "127.0.0.1", "-p", &closed.to_string(), "list"]).assert().failure().stderr(said);
+    let mut unconnected = Command::new(server.links.path().join("xcli"));
+    let stdout = contains(format!("xserver at 127.0.0.1:{closed}: cannot connect (is it running?)"));
+    unconnected
+        .args(["-a", "127.0.0.1", "-p", &closed.to_string(), "list"])
+        .assert()
+        .failure()
+        .stderr(stdout);
 }
 
 #[test]
-fn top_goes_on_until_nobody_reads() {
+fn top_runs_until_the_pipe_closes() {
     let server = FakeServer::new();
     let mut child = std::process::Command::new(server.links.path().join("xcli"))
         .args(["-p", &server.port.to_string(), "top", "-f", "100"])
@@ -128,18 +132,18 @@ fn top_goes_on_until_nobody_reads() {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let frames = lines.map(Result::unwrap).filter(|line| line.starts_with("policy UP")).take(3).count();
     assert_eq!(frames, 3);
-    assert!(child.wait().unwrap().success(), "a closed pipe is no failure");
+    assert!(child.wait().unwrap().success(), "a closed pipe is not a failure");
 }
 
 #[test]
-fn xserver_refuses_what_it_does_not_know() {
+fn xserver_rejects_unknown_arguments() {
     let server = FakeServer::new();
     let xserver = || Command::new(server.links.path().join("xserver"));
     xserver().arg("nonsense").assert().code(2).stderr(contains("unknown policy `nonsense`"));
     xserver().args(["HPF", "port"]).assert().code(2);
 }
 
-/// Ends with the test.
+/// A process, killed when dropped.
 struct Running(std::process::Child);
 
 impl Drop for Running {
@@ -153,7 +157,7 @@ impl Drop for Running {
 fn xserver_serves_xcli() {
     let server = FakeServer::new();
     let directory = server.links.path();
-    // A port that was free a moment ago.
+    // A port that was free when it was bound.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let mut child = std::process::Command::new(directory.join("xserver"))
         .args(["mlfq", &port])
@@ -162,9 +166,9 @@ fn xserver_serves_xcli() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut stdout = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     let _running = Running(child);
-    assert!(said.any(|line| line.contains("listening on")), "it never listened");
+    assert!(stdout.any(|line| line.contains("listening on")), "xserver does not listen");
     let xcli = |arguments: &[&str]| {
         let mut command = Command::new(directory.join("xcli"));
         command.args(["-p", &port]).args(arguments);

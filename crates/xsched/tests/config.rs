@@ -11,8 +11,8 @@ fn config(what: &str, text: &str) -> assert_cmd::assert::Assert {
 }
 
 #[test]
-fn every_mistake_is_found_where_it_is() {
-    for (text, place) in [
+fn every_mistake_is_reported_with_its_position() {
+    for (text, position) in [
         ("[defaults]\npolicy = \"best\"", ":2:10: policy: unknown policy `best`: use one of priority (HPF)"),
         (
             "[defaults]\n\ntimeslice_us = 5",
@@ -38,12 +38,12 @@ fn every_mistake_is_found_where_it_is() {
         ),
         ("[defaults", ":1:10: "),
     ] {
-        config("check", text).failure().stderr(predicate::str::contains(place));
+        config("check", text).failure().stderr(predicate::str::contains(position));
     }
 }
 
 #[test]
-fn a_file_without_mistakes_is_shown_as_it_is_meant() {
+fn valid_file_is_shown_with_its_meaning() {
     let text = "[defaults]\npolicy = \"CFS\"\n[limits]\nmax_priority = \"low\"\n[[limits.for]]\nuser = 1000\n\
                 max_share = 30\n[[rules]]\ncgroup = \"/batch*\"\npriority = \"low\"\n";
     config("check", text).success().stdout(predicate::str::contains("no mistakes"));
@@ -52,9 +52,9 @@ fn a_file_without_mistakes_is_shown_as_it_is_meant() {
     for line in
         ["policy = \"fair\"", "user = 1000", "max_priority = -100", "max_share = 30", "cgroup = \"/batch*\""]
     {
-        assert!(shown.lines().any(|other| other == line), "{line} is not in\n{shown}");
+        assert!(shown.lines().any(|shown| shown == line), "{line} is not in\n{shown}");
     }
-    // What it prints means the same again.
+    // The printed file has the same meaning.
     let again = config("show", &shown).success();
     let again = String::from_utf8(again.get_output().stdout.clone()).unwrap();
     assert_eq!(again.split_once('\n').unwrap().1, shown.split_once('\n').unwrap().1);

@@ -1,4 +1,4 @@
-//! What a machine or its user gets wrong: each has one clear line, and programs run all the same. On the stand-in for
+//! Missing driver features and invalid requests: each causes one clear line, and the program runs. On the stand-in for
 //! NVIDIA's driver.
 
 #[allow(dead_code, reason = "other tests use the rest of this module")]
@@ -21,50 +21,50 @@ fn output(mut command: Command) -> Output {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap()
 }
 
-/// What was said to standard output and to standard error.
-fn said(output: &Output) -> (String, String) {
+/// Standard output and standard error as text.
+fn text_of(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// What a program that runs well is told on a machine that lacks things.
-fn told(without: &'static str, options: &[&str], environment: &[(&str, &str)]) -> String {
+/// The standard error of a program that completes on a machine without some features.
+fn stderr_without(without: &'static str, options: &[&str], environment: &[(&str, &str)]) -> String {
     let machine = CudaMachine::without_features(TestEnvironment::with_service(), without);
     let mut command = machine.run(options, &CHAIN);
     command.envs(environment.iter().copied());
-    let (out, err) = said(&output(command));
-    assert_eq!(out, CHAINED, "it runs all the same: {err}");
+    let (out, err) = text_of(&output(command));
+    assert_eq!(out, CHAINED, "the program did not complete: {err}");
     err
 }
 
-/// The levels that the queues of a program have if nobody asks for one.
+/// The levels of a program's queues without a requested level.
 fn levels(without: &'static str) -> Vec<u8> {
     let machine = CudaMachine::without_features(TestEnvironment::with_service(), without);
     let chain = TestProgram::spawn(machine.run(&[], &CHAIN));
     assert_eq!((chain.next_line(), chain.next_line()), ("ready".to_owned(), "24 of 24".to_owned()));
-    wait_until("its queues are known", || machine.env.status().queues.len() == 4);
+    wait_until("the service knows all queues", || machine.env.status().queues.len() == 4);
     let mut levels: Vec<_> = machine.env.status().queues.iter().map(|queue| queue.level).collect();
     levels.dedup();
     levels
 }
 
 #[test]
-fn a_level_that_does_not_exist_is_named() {
+fn unknown_level_is_named() {
     let machine = CudaMachine::new(TestEnvironment::with_service());
-    let refused = output(machine.run(&["--level", "9"], &CHAIN));
-    let (out, err) = said(&refused);
-    assert_eq!((refused.status.code(), out.as_str()), (Some(125), ""));
+    let rejected = output(machine.run(&["--level", "9"], &CHAIN));
+    let (out, err) = text_of(&rejected);
+    assert_eq!((rejected.status.code(), out.as_str()), (Some(125), ""));
     assert!(err.contains("level `9` does not exist: use auto, 1, 2 or 3"), "{err}");
 
     let bad = [("XSCHED_AUTO_XQUEUE_LEVEL", "9"), ("XLOG_LEVEL", "WARN")];
-    let err = told("", &[], &bad);
+    let err = stderr_without("", &[], &bad);
     assert!(err.contains("XSCHED_AUTO_XQUEUE_LEVEL is ignored: level `9` does not exist"), "{err}");
     assert_eq!(err.lines().count(), 1, "{err}");
-    assert_eq!(told("", &[], &bad[..1]), "", "silent unless asked");
+    assert_eq!(stderr_without("", &[], &bad[..1]), "", "printed without XLOG_LEVEL");
 }
 
 #[test]
-fn a_level_that_the_driver_lacks_is_refused_with_the_reason() {
+fn unavailable_level_is_reported_with_the_reason() {
     let mps = tempfile::tempdir().unwrap();
     std::fs::write(mps.path().join("control"), "").unwrap();
     let mps = [("CUDA_MPS_PIPE_DIRECTORY", mps.path().to_str().unwrap())];
@@ -76,18 +76,18 @@ fn a_level_that_the_driver_lacks_is_refused_with_the_reason() {
         ("resource-manager", "3", &mps, ["level 2, not 3", "MPS"]),
     ];
     for (without, level, environment, expected) in cases {
-        let err = told(without, &["--level", level], environment);
+        let err = stderr_without(without, &["--level", level], environment);
         for words in expected {
             assert!(err.contains(words), "without {without}, level {level}: {err:?}");
         }
-        // One for each of its queues.
+        // One line for each queue.
         let lines: Vec<_> = err.lines().map(|line| line.split_once("]: ").unwrap().1).collect();
         assert!(lines.iter().all(|line| *line == lines[0]), "{err}");
     }
 }
 
 #[test]
-fn without_a_wish_the_level_is_the_highest_there_is() {
+fn default_level_is_the_highest_available() {
     for (without, expected) in [
         ("", 3),
         ("memory-waits", 3),
@@ -102,7 +102,7 @@ fn without_a_wish_the_level_is_the_highest_there_is() {
 }
 
 #[test]
-fn without_a_device_or_a_driver_a_program_fares_as_without_the_scheduler() {
+fn program_without_device_or_driver_fails_as_unscheduled() {
     let machine = CudaMachine::with_devices(TestEnvironment::with_service(), "0");
     for (program, driver) in
         [("chain", true), ("chain-dlsym", true), ("chain-look-up", false), ("chain-dlsym", false)]
@@ -115,7 +115,7 @@ fn without_a_device_or_a_driver_a_program_fares_as_without_the_scheduler() {
                         command.env("LD_LIBRARY_PATH", "/nowhere").env_remove("LD_PRELOAD");
                     }
                     let output = output(command);
-                    (output.status.code(), said(&output))
+                    (output.status.code(), text_of(&output))
                 },
             );
         assert!(native.0 != Some(0) && !native.1.1.is_empty(), "{native:?}");
@@ -125,7 +125,7 @@ fn without_a_device_or_a_driver_a_program_fares_as_without_the_scheduler() {
 }
 
 #[test]
-fn two_copies_schedule_a_program_once_however_it_reaches_the_driver() {
+fn two_copies_schedule_a_program_once() {
     let machine = CudaMachine::new(TestEnvironment::with_service());
     let copy = machine.env.file("libxsched.so", "");
     std::fs::copy(machine.env.library("libxsched.so"), &copy).unwrap();
@@ -133,21 +133,21 @@ fn two_copies_schedule_a_program_once_however_it_reaches_the_driver() {
         let mut command = machine.direct(&[program, "4", "100"]);
         let standin =
             command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").unwrap().1.unwrap().to_owned();
-        let ours = machine.env.library("libxsched.so");
+        let library = machine.env.library("libxsched.so");
         command
-            .env("LD_PRELOAD", format!("{ours}:{copy}:{}", standin.display()))
+            .env("LD_PRELOAD", format!("{library}:{copy}:{}", standin.display()))
             .env("XSCHED_SCHEDULER", "GLB")
             .env("XSCHED_AUTO_XQUEUE", "ON");
         let mut chain = TestProgram::spawn(command);
         assert_eq!((chain.next_line(), chain.next_line()), ("ready".to_owned(), "24 of 24".to_owned()));
-        wait_until("the one before is forgotten", || machine.env.status().tasks.len() == 1);
+        wait_until("the service has removed the previous program", || machine.env.status().tasks.len() == 1);
         let tasks = machine.env.status().tasks;
         assert_eq!(
             tasks.iter().map(|task| (task.pid, task.queues)).collect::<Vec<_>>(),
             [(chain.pid(), 4)],
             "{program}"
         );
-        assert_eq!(machine.env.status().queues[0].level, 3, "{program}: its channels were seen");
+        assert_eq!(machine.env.status().queues[0].level, 3, "{program}: no channels found");
         chain.send_newline();
         assert_eq!(chain.next_line(), "48 of 48");
         chain.expect_success();

@@ -1,4 +1,4 @@
-//! `xsched bench gpu-worker` on a machine without a GPU: a driver library of the tests' own.
+//! `xsched bench gpu-worker` on a machine without a GPU, with a driver library of the tests.
 
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 mod environment;
@@ -15,7 +15,7 @@ const XSCHED: &str = env!("CARGO_BIN_EXE_xsched");
 /// Builds the driver into a directory.
 fn build(directory: &Path) {
     let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    // As the vendor's: it finds its own functions in itself, whatever is preloaded.
+    // Like the vendor's driver, it calls its own functions even if a library is preloaded.
     compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o"]);
     compiler.arg(directory.join("libcuda.so.1"));
     compiler.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/gpu.c"));
@@ -30,7 +30,7 @@ fn worker(driver: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// What a worker says at its end.
+/// The last line of a worker's output.
 fn result(mut command: Command) -> Value {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -38,7 +38,7 @@ fn result(mut command: Command) -> Value {
     serde_json::from_str(text.lines().last().unwrap()).unwrap()
 }
 
-/// What the demo says, all of it.
+/// The output of the demo.
 fn result_of(mut demo: Command) -> Value {
     let output = demo.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -46,9 +46,9 @@ fn result_of(mut demo: Command) -> Value {
 }
 
 #[test]
-fn without_a_driver_it_says_so() {
+fn missing_driver_is_reported() {
     let directory = tempfile::tempdir().unwrap();
-    // No machine's own driver is found behind this one.
+    // Hides a driver of the machine.
     std::fs::write(directory.path().join("libcuda.so.1"), "").unwrap();
     let output = worker(directory.path(), &["calibrate"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -58,7 +58,7 @@ fn without_a_driver_it_says_so() {
 }
 
 #[test]
-fn kernels_have_the_length_that_was_asked_for() {
+fn kernels_have_the_requested_length() {
     let driver = tempfile::tempdir().unwrap();
     build(driver.path());
     let calibrated = result(worker(driver.path(), &["calibrate"]));
@@ -73,10 +73,10 @@ fn kernels_have_the_length_that_was_asked_for() {
         assert!(result["p50_ms"].as_f64() <= result["max_ms"].as_f64(), "{result}");
         result["p50_ms"].as_f64().unwrap()
     };
-    // Against each other, and with room for a busy machine: the host's part is in both.
+    // Compared with each other, with room for a busy machine: both contain the host's time.
     let (one, ten) = (latency("1", &[]), latency("10", &[]));
     assert!(ten > 5.0 * one, "{one} ms for one kernel of 3 ms, {ten} ms for ten");
-    // Nothing runs in the pauses of who waits for each.
+    // A program that waits for each kernel leaves the GPU idle in its pauses.
     let waited_for = latency("10", &["--gap-us", "2500", "--wait-each"]);
     assert!(waited_for > 1.3 * ten, "{ten} ms for ten kernels, {waited_for} ms with pauses between them");
 }
@@ -95,7 +95,7 @@ fn launches_of_every_length_are_measured() {
 }
 
 #[test]
-fn a_load_is_scheduled_reports_and_ends_with_its_input() {
+fn load_is_scheduled_and_exits_at_end_of_input() {
     let env = TestEnvironment::with_service();
     let driver = tempfile::tempdir().unwrap();
     build(driver.path());
@@ -105,7 +105,7 @@ fn a_load_is_scheduled_reports_and_ends_with_its_input() {
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let first: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
-    wait_until("it is scheduled", || env.status().tasks.iter().any(|task| task.name == "load"));
+    wait_until("the program is scheduled", || env.status().tasks.iter().any(|task| task.name == "load"));
     drop(child.stdin.take());
     let last: Value = serde_json::from_str(&lines.last().unwrap()).unwrap();
     assert!(child.wait().unwrap().success());
@@ -115,16 +115,16 @@ fn a_load_is_scheduled_reports_and_ends_with_its_input() {
 }
 
 #[test]
-fn the_demo_takes_a_gpu_that_answers() {
-    // Builds the library that the demo's programs are scheduled by.
-    let _stage = TestEnvironment::without_service();
+fn demo_uses_a_working_gpu() {
+    // Builds the library that the demo preloads.
+    let _env = TestEnvironment::without_service();
     let driver = tempfile::tempdir().unwrap();
     build(driver.path());
     let mut demo = Command::new(XSCHED);
     demo.args(["demo", "--json", "--no-html", "--requests", "10"]).env("LD_LIBRARY_PATH", driver.path());
     let results = result_of(demo);
     assert_eq!(results["device"], "GPU of the tests");
-    assert!(results["level"].as_u64() >= Some(1), "it was not scheduled: {results}");
+    assert!(results["level"].as_u64() >= Some(1), "not scheduled: {results}");
     for scene in results["scenes"].as_array().unwrap() {
         assert_eq!(scene["foreground"]["n"], 10, "{scene}");
         let utilization = scene["background"]["utilization"].as_f64().unwrap();
@@ -133,8 +133,8 @@ fn the_demo_takes_a_gpu_that_answers() {
 }
 
 #[test]
-fn the_demo_without_a_gpu_says_so_if_it_is_to_use_one() {
-    let _stage = TestEnvironment::without_service();
+fn demo_on_a_requested_gpu_reports_that_there_is_none() {
+    let _env = TestEnvironment::without_service();
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("libcuda.so.1"), "").unwrap();
     let demo = |device: &str| {
@@ -147,6 +147,6 @@ fn the_demo_without_a_gpu_says_so_if_it_is_to_use_one() {
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.starts_with("xsched: no GPU for the demo: no NVIDIA driver on this machine"), "{error}");
-    assert!(output.stdout.is_empty(), "it ran all the same");
+    assert!(output.stdout.is_empty(), "the demo ran");
     assert!(result_of(demo("auto"))["device"].as_str().unwrap().contains("simulated"));
 }

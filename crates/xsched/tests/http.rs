@@ -1,4 +1,4 @@
-//! Metrics, the reference's interface and a trace, all of a real service with a program that joined it.
+//! Metrics, the HTTP interface of the original C++ XSched and a trace, of a real service with a program that joined it.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -16,42 +16,42 @@ use xsched_ipc::socket::Packet;
 mod live;
 use live::{DEVICE, FakeProgram, RunningService, wait_until};
 
-fn ask(address: SocketAddr, method: &str, target: &str, body: &str) -> String {
+fn http_body(address: SocketAddr, method: &str, target: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let length = body.len();
     write!(stream, "{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}")
         .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    response.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
 fn json(address: SocketAddr, method: &str, target: &str, body: &str) -> Value {
-    serde_json::from_str(&ask(address, method, target, body)).unwrap()
+    serde_json::from_str(&http_body(address, method, target, body)).unwrap()
 }
 
 fn queues(service: &RunningService) -> Vec<Value> {
     json(service.http, "GET", "/xqueues", "")["xqueues"].as_array().unwrap().clone()
 }
 
-/// A program with an unimportant queue in slot 0 and an important one in slot 1.
+/// A program with a queue of priority 0 in slot 0 and a queue of priority 5 in slot 1.
 fn program(service: &RunningService) -> FakeProgram {
     let program = FakeProgram::join(service, "serving \"it\"");
     for threshold in [0, 16] {
         program.queue(threshold);
     }
     program.set_priority(1, 5);
-    wait_until("two queues", || queues(service).len() == 2);
+    wait_until("the service knows both queues", || queues(service).len() == 2);
     program
 }
 
 #[test]
-fn the_reference_s_interface_shows_and_changes_what_runs() {
+fn original_http_interface_shows_and_changes_queues() {
     let service = RunningService::new();
     let program = program(&service);
     program.mark_busy(0);
     program.mark_busy(1);
-    wait_until("the less important queue is held", || program.is_held(0));
+    wait_until("the queue of lower priority is held", || program.is_held(0));
 
     let queues = queues(&service);
     let pid = std::process::id();
@@ -73,7 +73,7 @@ fn the_reference_s_interface_shows_and_changes_what_runs() {
     let Some(Packet::Message(Reply::Configure { slot: 1, settings }, _)) =
         program.connection.receive(true).unwrap()
     else {
-        panic!("the program was not told")
+        panic!("the program did not receive the settings")
     };
     assert_eq!(settings, Settings { threshold: Some(4), ..Settings::default() });
 
@@ -87,7 +87,7 @@ fn the_reference_s_interface_shows_and_changes_what_runs() {
 }
 
 #[test]
-fn xcli_works_on_a_real_service() {
+fn xcli_works_with_a_real_service() {
     let service = RunningService::new();
     let program = program(&service);
     let links = tempfile::tempdir().unwrap();
@@ -100,7 +100,7 @@ fn xcli_works_on_a_real_service() {
     };
     program.mark_busy(0);
     program.mark_busy(1);
-    wait_until("the less important queue is held", || program.is_held(0));
+    wait_until("the queue of lower priority is held", || program.is_held(0));
     xcli(&["list"]).assert().success().stdout(contains("  held  ").and(contains("  running  ")));
     xcli(&["policy", "-s", "-n", "SPUP"]).assert().success();
     xcli(&["policy", "-q"]).assert().success().stdout(contains("SPUP"));
@@ -108,29 +108,29 @@ fn xcli_works_on_a_real_service() {
 }
 
 #[test]
-fn metrics_follow_what_happens() {
+fn metrics_count_joins_queues_and_rounds() {
     let service = RunningService::new();
     let program = program(&service);
-    let page = || ask(service.metrics, "GET", "/metrics", "");
+    let page = || http_body(service.metrics, "GET", "/metrics", "");
     let has = |page: &str, text: &str| page.lines().any(|line| line.starts_with(text));
     program.mark_busy(0);
     program.mark_busy(1);
     let tasks = r#"xsched_tasks{device="0000:00:06.0",state="held"} 1"#;
-    wait_until("one task is held", || has(&page(), tasks));
-    let found = page();
-    assert!(found.contains(r#"name="serving \"it\"",device="0000:00:06.0",uid="#), "{found}");
-    assert!(has(&found, "xsched_joins_total 1"), "{found}");
-    assert!(has(&found, "xsched_queues 2"), "{found}");
-    assert!(!has(&found, "xsched_rings_total 0"), "{found}");
-    assert!(!has(&found, "xsched_round_seconds_count 0"), "{found}");
-    assert!(!has(&found, "xsched_orders_written_total 0"), "{found}");
+    wait_until("a task is held", || has(&page(), tasks));
+    let metrics = page();
+    assert!(metrics.contains(r#"name="serving \"it\"",device="0000:00:06.0",uid="#), "{metrics}");
+    assert!(has(&metrics, "xsched_joins_total 1"), "{metrics}");
+    assert!(has(&metrics, "xsched_queues 2"), "{metrics}");
+    assert!(!has(&metrics, "xsched_rings_total 0"), "{metrics}");
+    assert!(!has(&metrics, "xsched_round_seconds_count 0"), "{metrics}");
+    assert!(!has(&metrics, "xsched_orders_written_total 0"), "{metrics}");
     drop(program);
-    wait_until("the program is gone", || has(&page(), "xsched_leaves_total 1"));
+    wait_until("the service has removed the program", || has(&page(), "xsched_leaves_total 1"));
     assert!(!page().contains("\nxsched_task_info{"));
 }
 
 #[test]
-fn a_trace_shows_who_ran_and_who_was_held() {
+fn trace_shows_running_and_held_tasks() {
     let service = RunningService::new();
     let program = program(&service);
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -142,27 +142,27 @@ fn a_trace_shows_who_ran_and_who_was_held() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(said.next().unwrap().unwrap().starts_with("recording"));
+    let mut stdout = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(stdout.next().unwrap().unwrap().starts_with("recording"));
     program.mark_busy(0);
-    wait_until("it runs", || queues(&service).iter().any(|queue| queue["ready"] == true));
+    wait_until("the first queue runs", || queues(&service).iter().any(|queue| queue["ready"] == true));
     program.mark_busy(1);
-    wait_until("it is held", || program.is_held(0));
+    wait_until("the first queue is held", || program.is_held(0));
     program.mark_idle(1);
-    wait_until("it runs again", || !program.is_held(0));
+    wait_until("the first queue runs again", || !program.is_held(0));
     program.mark_idle(0);
-    wait_until("all is quiet", || queues(&service).iter().all(|queue| queue["ready"] == false));
+    wait_until("every queue is idle", || queues(&service).iter().all(|queue| queue["ready"] == false));
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
         .unwrap();
     assert!(child.wait().unwrap().success());
 
     let trace: Value = serde_json::from_str(&std::fs::read_to_string(file.path()).unwrap()).unwrap();
     let count = |name: &str| {
-        trace["traceEvents"].as_array().unwrap().iter().filter(|thing| thing["name"] == name).count()
+        trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["name"] == name).count()
     };
     assert_eq!((count("running"), count("held"), count("preempted")), (3, 1, 1), "{trace:#}");
     assert!(count("round") > 0);
     let names =
-        trace["traceEvents"].as_array().unwrap().iter().filter(|thing| thing["name"] == "process_name");
-    assert!(names.map(|thing| &thing["args"]["name"]).any(|name| name == "serving \"it\""), "{trace:#}");
+        trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["name"] == "process_name");
+    assert!(names.map(|event| &event["args"]["name"]).any(|name| name == "serving \"it\""), "{trace:#}");
 }

@@ -1,4 +1,4 @@
-//! Man pages, completions and the book's page of commands: all from the source of `--help`.
+//! Man pages, completions and docs/commands.md are generated from the source of `--help`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ fn xsched(arguments: &[&str]) -> String {
     String::from_utf8(output).unwrap()
 }
 
-/// What `--help` lists.
+/// The commands that `--help` lists.
 fn commands() -> BTreeSet<String> {
     let help = xsched(&["--help"]);
     let list = help.split("Commands:").nth(1).unwrap().split("Options:").next().unwrap();
@@ -23,7 +23,7 @@ fn commands() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_page_of_commands_is_up_to_date() {
+fn commands_page_is_up_to_date() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md");
     let written = std::fs::read_to_string(page).unwrap();
     assert!(
@@ -33,7 +33,7 @@ fn the_page_of_commands_is_up_to_date() {
 }
 
 #[test]
-fn every_command_has_a_man_page_and_hidden_ones_have_none() {
+fn every_public_command_has_a_man_page() {
     let directory = tempfile::tempdir().unwrap();
     xsched(&["manual", directory.path().to_str().unwrap()]);
     let entries = std::fs::read_dir(directory.path().join("man1")).unwrap();
@@ -50,7 +50,7 @@ fn every_command_has_a_man_page_and_hidden_ones_have_none() {
 }
 
 #[test]
-fn completions_know_the_commands_and_no_hidden_one() {
+fn completions_list_every_public_command() {
     let directory = tempfile::tempdir().unwrap();
     xsched(&["manual", directory.path().to_str().unwrap()]);
     for file in ["bash/xsched", "zsh/_xsched", "fish/xsched.fish"] {

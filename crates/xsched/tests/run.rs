@@ -16,21 +16,21 @@ use skipped::skip;
 use xsched_ipc::protocol::{Reply, Request, Settings, TaskState, TaskStatus};
 
 /// What a user or a script can see of a program that has exited.
-fn seen(output: &Output) -> (String, String, Option<i32>, Option<i32>) {
+fn observed(output: &Output) -> (String, String, Option<i32>, Option<i32>) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (text(&output.stdout), text(&output.stderr), output.status.code(), output.status.signal())
 }
 
-/// Runs a program directly and under the scheduler, and demands that nobody can tell the difference.
+/// Runs a program directly and under the scheduler. Both runs must print and return the same.
 fn assert_same(env: &TestEnvironment, command: &[&str]) -> String {
-    let direct = seen(&env.direct(command).stdin(Stdio::null()).output().unwrap());
-    let scheduled = seen(&env.run(&[], command).stdin(Stdio::null()).output().unwrap());
+    let direct = observed(&env.direct(command).stdin(Stdio::null()).output().unwrap());
+    let scheduled = observed(&env.run(&[], command).stdin(Stdio::null()).output().unwrap());
     assert_eq!(direct, scheduled, "{command:?}");
-    assert_eq!(direct.1, "", "{command:?} complained");
+    assert_eq!(direct.1, "", "{command:?} printed an error");
     direct.0
 }
 
-/// Dependencies for a line of a program's output.
+/// Waits for a line of a program's output.
 fn wait_for_line(child: &mut Child, expected: &str) -> BufReader<std::process::ChildStdout> {
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
@@ -40,7 +40,7 @@ fn wait_for_line(child: &mut Child, expected: &str) -> BufReader<std::process::C
         }
         line.clear();
     }
-    panic!("the program ended without saying `{expected}`");
+    panic!("the program exited without printing `{expected}`");
 }
 
 fn task<'a>(tasks: &'a [TaskStatus], name: &str) -> Option<&'a TaskStatus> {
@@ -48,26 +48,26 @@ fn task<'a>(tasks: &'a [TaskStatus], name: &str) -> Option<&'a TaskStatus> {
 }
 
 #[test]
-fn a_program_does_the_same_under_the_scheduler() {
+fn scheduled_program_behaves_as_unscheduled() {
     let env = TestEnvironment::with_service();
-    let said = assert_same(&env, &["work", "-q", "3", "-s", "3", "4", "30", "50"]);
-    assert!(said.ends_with("finished 120\n"), "{said}");
+    let stdout = assert_same(&env, &["work", "-q", "3", "-s", "3", "4", "30", "50"]);
+    assert!(stdout.ends_with("finished 120\n"), "{stdout}");
     assert_same(&env, &["work", "1", "0", "1"]);
 }
 
 #[test]
-fn events_and_errors_are_the_vendors_own() {
+fn vendor_events_and_errors_are_unchanged() {
     let env = TestEnvironment::with_service();
-    let said = assert_same(&env, &["events"]);
-    let lines: Vec<_> = said.lines().collect();
-    assert_eq!(lines[..3], ["never recorded: 0", "at once: 2 2 2", "afterwards: 0 0, 1"], "{said}");
-    assert!(lines[3].starts_with("nothing: 1 not a handle"), "{said}");
+    let stdout = assert_same(&env, &["events"]);
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(lines[..3], ["never recorded: 0", "at once: 2 2 2", "afterwards: 0 0, 1"], "{stdout}");
+    assert!(lines[3].starts_with("nothing: 1 not a handle"), "{stdout}");
     assert_eq!(lines[4], "wrong kind: 1");
-    assert!(lines[5].starts_with("no device: 3 /no/such/place"), "{said}");
+    assert!(lines[5].starts_with("no device: 3 /no/such/place"), "{stdout}");
 }
 
 #[test]
-fn scripts_and_pipelines_do_the_same() {
+fn scripts_and_pipelines_behave_as_unscheduled() {
     let env = TestEnvironment::with_service();
     let script = env.file("script", "#!/bin/sh\nset -e\nwork 2 5 50\nexit 9\n");
     assert!(assert_same(&env, &[&script]).ends_with("finished 10\n"));
@@ -76,7 +76,7 @@ fn scripts_and_pipelines_do_the_same() {
 }
 
 #[test]
-fn families_of_processes_do_the_same() {
+fn forked_processes_behave_as_unscheduled() {
     let env = TestEnvironment::with_service();
     let servers = assert_same(&env, &["family", "servers", "5"]);
     assert_eq!(servers.matches("child: 5\n").count(), 5, "{servers}");
@@ -86,57 +86,57 @@ fn families_of_processes_do_the_same() {
 }
 
 #[test]
-fn children_of_a_program_are_tasks_of_their_own() {
+fn child_processes_are_separate_tasks() {
     let env = TestEnvironment::with_service();
     let both = "work 1000 20 1000 & work 1000 20 1000 & wait";
     let mut shell = env.run(&["--name", "pair"], &["sh", "-c", both]).stdout(Stdio::null()).spawn().unwrap();
-    wait_until("both are scheduled", || {
+    wait_until("both programs are scheduled", || {
         env.status().tasks.iter().filter(|task| task.name == "pair").count() == 2
     });
     for task in env.status().tasks {
         kill_process(Pid::from_raw(i32::try_from(task.pid).unwrap()).unwrap(), Signal::KILL).unwrap();
     }
     shell.wait().unwrap();
-    wait_until("they are gone", || env.status().tasks.is_empty());
+    wait_until("the service has removed both programs", || env.status().tasks.is_empty());
 }
 
 #[test]
-fn a_forked_child_joins_by_itself_and_leaves_its_parents_place_alone() {
+fn forked_child_joins_with_its_own_page() {
     let env = TestEnvironment::with_service();
-    let mut parent = env.run(&[], &["family", "nursery"]);
+    let mut parent = env.run(&[], &["family", "keeps-child"]);
     let mut parent = parent.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let _output = wait_for_line(&mut parent, "ready");
     let status = env.status();
     let queues = |pid: u32| status.queues.iter().filter(|queue| queue.pid == pid).count();
     let child = status.tasks.iter().map(|task| task.pid).find(|pid| *pid != parent.id());
-    let child = child.expect("the child is scheduled as a task of its own");
+    let child = child.expect("the child is its own task");
     assert_eq!((queues(parent.id()), queues(child)), (1, 1), "{:?}", status.queues);
     parent.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert_eq!(parent.wait().unwrap().code(), Some(0));
-    wait_until("both are gone", || env.status().tasks.is_empty());
+    wait_until("the service has removed both programs", || env.status().tasks.is_empty());
 }
 
 #[test]
-fn a_program_that_closes_our_descriptor_hears_nothing_of_us() {
+fn closing_the_connection_does_not_disturb_the_program() {
     let env = TestEnvironment::with_service();
-    let other = env.run(&["--name", "other"], &["work", "100000", "2", "1000"]);
-    let mut other = env.spawn(other);
-    wait_until("somebody competes", || task(&env.status().tasks, "other").is_some());
-    assert_eq!(assert_same(&env, &["family", "closer"]), "heard 0\n");
-    other.kill().unwrap();
-    other.wait().unwrap();
+    let contender = env.run(&["--name", "contender"], &["work", "100000", "2", "1000"]);
+    let mut contender = env.spawn(contender);
+    wait_until("the contender is scheduled", || task(&env.status().tasks, "contender").is_some());
+    assert_eq!(assert_same(&env, &["family", "closer"]), "received 0\n");
+    contender.kill().unwrap();
+    contender.wait().unwrap();
 }
 
 #[test]
-fn a_library_the_program_opens_itself_works_the_same() {
+fn library_opened_by_the_program_is_scheduled() {
     let env = TestEnvironment::with_service();
     let library = env.library("libxsim.so");
-    let said = assert_same(&env, &["opened", &library]);
-    assert_eq!(said, "0 0 0 0 0 0 0 0 0 0 0 0 0\n", "open, create, ten launches, synchronize");
+    let stdout = assert_same(&env, &["opened", &library]);
+    assert_eq!(stdout, "0 0 0 0 0 0 0 0 0 0 0 0 0\n", "open, create, ten launches, synchronize");
     let mut program = env.run(&["--name", "opener"], &["opened", &library]);
     let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let _output = wait_for_line(&mut program, said.trim_end());
-    wait_until("it is scheduled", || task(&env.status().tasks, "opener").is_some());
+    let _output = wait_for_line(&mut program, stdout.trim_end());
+    wait_until("the program is scheduled", || task(&env.status().tasks, "opener").is_some());
     let status = env.status();
     let task = task(&status.tasks, "opener").unwrap();
     assert_eq!((task.pid, task.queues), (program.id(), 1));
@@ -145,33 +145,33 @@ fn a_library_the_program_opens_itself_works_the_same() {
 }
 
 #[test]
-fn own_failures_have_the_statuses_of_env_and_nice() {
+fn failures_of_run_have_the_exit_statuses_of_env_and_nice() {
     let env = TestEnvironment::without_service();
     let ends = |arguments: &[&str]| {
         let output = env.xsched(arguments).output().unwrap();
-        let (_, complaint, status, _) = seen(&output);
-        (status, complaint)
+        let (_, error, status, _) = observed(&output);
+        (status, error)
     };
-    let (status, complaint) = ends(&["run", "--priority", "999", "--", "true"]);
+    let (status, error) = ends(&["run", "--priority", "999", "--", "true"]);
     assert_eq!(status, Some(125));
-    assert!(complaint.contains("-256 (never run) to 255"), "{complaint}");
-    let (status, complaint) = ends(&["run", "--deadline", "5", "--", "true"]);
+    assert!(error.contains("-256 (never run) to 255"), "{error}");
+    let (status, error) = ends(&["run", "--deadline", "5", "--", "true"]);
     assert_eq!(status, Some(125));
-    assert!(complaint.contains("deadline `5` is not a time such as 200us"), "{complaint}");
+    assert!(error.contains("deadline `5` is not a time such as 200us"), "{error}");
     assert_eq!(ends(&["run"]).0, Some(125));
     assert_eq!(ends(&["run", "--help"]).0, Some(0));
 
     let env = TestEnvironment::with_service();
-    let ends = |command: &str| seen(&env.run(&[], &[command]).output().unwrap());
-    let (_, complaint, status, _) = ends("no-such-program");
-    assert_eq!((status, complaint.lines().count()), (Some(127), 1), "{complaint}");
+    let ends = |command: &str| observed(&env.run(&[], &[command]).output().unwrap());
+    let (_, error, status, _) = ends("no-such-program");
+    assert_eq!((status, error.lines().count()), (Some(127), 1), "{error}");
     assert_eq!(ends("/").2, Some(126));
     let output = env.run(&[], &["true"]).env("XSCHED_LIBRARY", "/no/such/file").output().unwrap();
     assert_eq!(output.status.code(), Some(125));
 }
 
 #[test]
-fn wishes_reach_the_program_and_the_service() {
+fn hints_reach_the_program_and_the_service() {
     let env = TestEnvironment::with_service();
     let hint_request = [
         "--priority",
@@ -187,7 +187,7 @@ fn wishes_reach_the_program_and_the_service() {
         "--budget",
         "300us",
         "--name",
-        "the one",
+        "trainer",
     ];
     let output = env.run(&hint_request, &["env"]).env("LD_PRELOAD", "").output().unwrap();
     let variables = String::from_utf8(output.stdout).unwrap();
@@ -200,7 +200,7 @@ fn wishes_reach_the_program_and_the_service() {
         "XSCHED_AUTO_XQUEUE_LAXITY=2000",
         "XSCHED_AUTO_XQUEUE_LEVEL=2",
         "XSCHED_BUDGET=300",
-        "XSCHED_NAME=the one",
+        "XSCHED_NAME=trainer",
     ] {
         assert!(variables.lines().any(|line| line == expected), "{expected} is missing in\n{variables}");
     }
@@ -211,9 +211,9 @@ fn wishes_reach_the_program_and_the_service() {
         .spawn()
         .unwrap();
     let _output = wait_for_line(&mut program, "begun");
-    wait_until("it is scheduled", || task(&env.status().tasks, "the one").is_some());
+    wait_until("the program is scheduled", || task(&env.status().tasks, "trainer").is_some());
     let status = env.status();
-    let task = task(&status.tasks, "the one").unwrap();
+    let task = task(&status.tasks, "trainer").unwrap();
     assert_eq!((task.priority, task.share), (-7, 30));
     assert_eq!((task.deadline_us, task.laxity_us, task.pid), (Some(5_000), Some(2_000), program.id()));
     assert_eq!(status.queues[0].level, 2);
@@ -222,7 +222,7 @@ fn wishes_reach_the_program_and_the_service() {
 }
 
 #[test]
-fn bad_values_in_the_environment_are_ignored_and_named_to_who_asks() {
+fn invalid_variables_are_ignored_and_logged() {
     let env = TestEnvironment::with_service();
     let with = |level: Option<&str>| {
         let mut command = env.run(&[], &["work", "1", "1", "50"]);
@@ -230,16 +230,16 @@ fn bad_values_in_the_environment_are_ignored_and_named_to_who_asks() {
         if let Some(level) = level {
             command.env("XLOG_LEVEL", level);
         }
-        seen(&command.output().unwrap())
+        observed(&command.output().unwrap())
     };
     assert_eq!(with(None), ("round 0\nfinished 1\n".to_owned(), String::new(), Some(0), None));
-    let complaint = with(Some("WARN")).1;
-    assert!(complaint.contains("XSCHED_AUTO_XQUEUE_UTILIZATION is ignored: `most of it`"), "{complaint}");
-    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    let error = with(Some("WARN")).1;
+    assert!(error.contains("XSCHED_AUTO_XQUEUE_UTILIZATION is ignored: `most of it`"), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
 }
 
 #[test]
-fn signals_are_the_programs_own() {
+fn signals_reach_the_program() {
     let env = TestEnvironment::with_service();
     let start = |command: &[&str]| {
         env.run(&[], command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
@@ -256,16 +256,16 @@ fn signals_are_the_programs_own() {
         std::thread::yield_now();
     }
     guest.stdin.take().unwrap().write_all(b"\n").unwrap();
-    let mut said = String::new();
-    output.read_line(&mut said).unwrap();
-    assert_eq!(said, "signals: some, elsewhere 0\n");
+    let mut stdout = String::new();
+    output.read_line(&mut stdout).unwrap();
+    assert_eq!(stdout, "signals: some, other threads 0\n");
     guest.wait().unwrap();
 }
 
 #[test]
-fn a_guest_takes_nothing_it_does_not_need() {
+fn library_creates_no_thread_or_descriptor_before_the_first_queue() {
     let env = TestEnvironment::with_service();
-    let looks = |command: &mut Command| -> Vec<(u32, u32)> {
+    let resources = |command: &mut Command| -> Vec<(u32, u32)> {
         let output = command.stdin(Stdio::null()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         text.lines()
@@ -275,13 +275,13 @@ fn a_guest_takes_nothing_it_does_not_need() {
             })
             .collect()
     };
-    assert_eq!(looks(&mut env.direct(&["guest"])), looks(&mut env.run(&[], &["guest"])));
+    assert_eq!(resources(&mut env.direct(&["guest"])), resources(&mut env.run(&[], &["guest"])));
 
     let (direct, scheduled) =
-        (looks(&mut env.direct(&["guest", "use"])), looks(&mut env.run(&[], &["guest", "use"])));
-    assert_eq!(direct[..2], scheduled[..2], "something was there before the first queue");
+        (resources(&mut env.direct(&["guest", "use"])), resources(&mut env.run(&[], &["guest", "use"])));
+    assert_eq!(direct[..2], scheduled[..2], "threads or descriptors exist before the first queue");
     let ((threads, descriptors), (threads_now, descriptors_now)) = (direct[2], scheduled[2]);
-    assert_eq!(descriptors_now, descriptors + 1, "the connection and nothing else");
+    assert_eq!(descriptors_now, descriptors + 1, "only the connection to the service");
     assert!(
         threads_now > threads && threads_now <= threads + 3,
         "{threads_now} threads instead of {threads}"
@@ -289,21 +289,21 @@ fn a_guest_takes_nothing_it_does_not_need() {
 }
 
 #[test]
-fn an_important_program_holds_the_other_and_both_get_done() {
+fn higher_priority_holds_the_background_and_both_complete() {
     let env = TestEnvironment::with_service();
     let low = env.run(&["--priority", "low", "--name", "low"], &["work", "150", "20", "500"]);
     let mut low = env.spawn(low);
-    wait_until("the first is there", || task(&env.status().tasks, "low").is_some());
+    wait_until("the first program is scheduled", || task(&env.status().tasks, "low").is_some());
     let high = env.run(&["--priority", "high", "--name", "high"], &["work", "20", "20", "500"]);
     let high = env.spawn(high);
-    wait_until("the other is held", || {
+    wait_until("the program of low priority is held", || {
         let tasks = env.status().tasks;
         task(&tasks, "low").is_some_and(|low| low.state == TaskState::Held)
             && task(&tasks, "high").is_some_and(|high| high.state == TaskState::Running)
     });
-    let high = seen(&high.wait_with_output().unwrap());
-    assert!(low.try_wait().unwrap().is_none(), "the less important one was done first");
-    let low = seen(&low.wait_with_output().unwrap());
+    let high = observed(&high.wait_with_output().unwrap());
+    assert!(low.try_wait().unwrap().is_none(), "the program of low priority exited first");
+    let low = observed(&low.wait_with_output().unwrap());
     for ((output, errors, status, _), done) in [(high, "finished 400\n"), (low, "finished 3000\n")] {
         assert!(output.ends_with(done), "{output}");
         assert_eq!((errors.as_str(), status), ("", Some(0)));
@@ -311,60 +311,60 @@ fn an_important_program_holds_the_other_and_both_get_done() {
 }
 
 #[test]
-fn whoever_is_held_when_the_service_is_killed_runs_on_and_joins_the_next() {
+fn killed_service_resumes_held_program_which_joins_the_next() {
     let mut env = TestEnvironment::with_service();
     let high = env.run(&["--priority", "high", "--name", "high"], &["work", "100000", "20", "1000"]);
     let mut high = env.spawn(high);
-    wait_until("one is there", || task(&env.status().tasks, "high").is_some());
+    wait_until("the first program is scheduled", || task(&env.status().tasks, "high").is_some());
     let low = env.run(&["--priority", "low", "--name", "low"], &["work", "100000", "1", "100"]);
     let mut low = env.spawn(low);
     let held = |env: &TestEnvironment| {
         task(&env.status().tasks, "low").is_some_and(|low| low.state == TaskState::Held)
     };
-    wait_until("it is held", || held(&env));
+    wait_until("the program is held", || held(&env));
     let mut lines = BufReader::new(low.stdout.take().unwrap()).lines();
     env.kill_service();
     for _ in 0..50 {
-        lines.next().expect("it runs on").unwrap();
+        lines.next().expect("the program runs").unwrap();
     }
     let reader = std::thread::spawn(move || lines.for_each(drop));
     env.start_service();
-    wait_until("both are back", || {
+    wait_until("both programs have joined the new service", || {
         let tasks = env.status().tasks;
         task(&tasks, "low").is_some() && task(&tasks, "high").is_some()
     });
-    wait_until("it is held again", || held(&env));
+    wait_until("the program is held again", || held(&env));
     high.kill().unwrap();
     high.wait().unwrap();
-    wait_until("it has the device to itself", || !held(&env));
+    wait_until("the program is no longer held", || !held(&env));
     low.kill().unwrap();
     low.wait().unwrap();
     reader.join().unwrap();
 }
 
 #[test]
-fn a_service_that_hangs_holds_nobody() {
+fn stopped_service_does_not_hold_programs() {
     let env = TestEnvironment::with_service();
     let high = env.run(&["--priority", "high", "--name", "high"], &["work", "100000", "20", "1000"]);
     let high = env.spawn(high);
-    wait_until("one is there", || task(&env.status().tasks, "high").is_some());
+    wait_until("the first program is scheduled", || task(&env.status().tasks, "high").is_some());
     let low = env.run(&["--priority", "low", "--name", "low"], &["work", "100000", "1", "100"]);
     let mut low = env.spawn(low);
     let held = || task(&env.status().tasks, "low").is_some_and(|low| low.state == TaskState::Held);
-    wait_until("it is held", held);
+    wait_until("the program is held", held);
     let mut lines = BufReader::new(low.stdout.take().unwrap()).lines();
     kill_process(env.service(), Signal::STOP).unwrap();
     for _ in 0..50 {
-        lines.next().expect("it runs on").unwrap();
+        lines.next().expect("the program runs").unwrap();
     }
 
-    // Who comes now is not kept waiting, and is scheduled once the service is awake.
+    // A new program does not wait for the stopped service, and is scheduled once the service continues.
     let late = ["work", "100000", "20", "1000"];
     let mut late = env.preloaded(&late).env("XSCHED_NAME", "late").stdout(Stdio::piped()).spawn().unwrap();
     drop(wait_for_line(&mut late, "round 0"));
     kill_process(env.service(), Signal::CONT).unwrap();
-    wait_until("it is held again", held);
-    wait_until("the late one is scheduled", || task(&env.status().tasks, "late").is_some());
+    wait_until("the program is held again", held);
+    wait_until("the new program is scheduled", || task(&env.status().tasks, "late").is_some());
     for mut program in [high, low, late] {
         program.kill().unwrap();
         program.wait().unwrap();
@@ -372,25 +372,25 @@ fn a_service_that_hangs_holds_nobody() {
 }
 
 #[test]
-fn the_settings_of_a_queue_can_be_changed_while_it_is_used() {
+fn queue_settings_can_change_at_run_time() {
     let env = TestEnvironment::with_service();
     let mut program = env.run(&[], &["family", "late"]);
     let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let _output = wait_for_line(&mut program, "begun");
     let queue = || env.status().queues.first().cloned();
-    wait_until("it is scheduled", || queue().is_some());
+    wait_until("the program is scheduled", || queue().is_some());
     let before = queue().unwrap();
     assert_eq!((before.level, before.threshold, before.batch_size), (3, 0, 0));
     let change = |settings| {
-        let answer = env.request(&Request::Configure { queue: before.handle, settings });
-        assert!(matches!(answer, Reply::Done), "{answer:?}");
+        let reply = env.request(&Request::Configure { queue: before.handle, settings });
+        assert!(matches!(reply, Reply::Done), "{reply:?}");
     };
     change(Settings { level: Some(2), threshold: Some(4), ..Settings::default() });
-    wait_until("both are changed", || {
+    wait_until("level and threshold have changed", || {
         queue().is_some_and(|now| (now.level, now.threshold, now.batch_size) == (2, 4, 4))
     });
     change(Settings { batch_size: Some(1), ..Settings::default() });
-    wait_until("the other is changed too", || {
+    wait_until("the batch size has changed", || {
         queue().is_some_and(|now| (now.threshold, now.batch_size) == (4, 1))
     });
     drop(program.stdin.take());
@@ -398,12 +398,12 @@ fn the_settings_of_a_queue_can_be_changed_while_it_is_used() {
 }
 
 #[test]
-fn a_program_that_exits_while_it_is_held_is_held_no_longer() {
+fn held_program_can_exit() {
     let env = TestEnvironment::with_service();
-    // Busy for twenty seconds without a gap.
+    // Busy for 20 s without an idle gap.
     let high = env.run(&["--priority", "high", "--name", "high"], &["work", "1", "1000", "20000"]);
     let mut high = env.spawn(high);
-    wait_until("the important one works", || task(&env.status().tasks, "high").is_some());
+    wait_until("the program of high priority is scheduled", || task(&env.status().tasks, "high").is_some());
     let mut late = env
         .run(&["--priority", "low", "--name", "late"], &["family", "late"])
         .stdin(Stdio::piped())
@@ -411,42 +411,44 @@ fn a_program_that_exits_while_it_is_held_is_held_no_longer() {
         .spawn()
         .unwrap();
     let mut output = wait_for_line(&mut late, "begun");
-    wait_until("the other is there", || task(&env.status().tasks, "late").is_some());
+    wait_until("the program of low priority is scheduled", || task(&env.status().tasks, "late").is_some());
     late.stdin.take().unwrap().write_all(b"\n").unwrap();
-    let mut said = String::new();
-    output.read_line(&mut said).unwrap();
-    assert_eq!(said, "late\n");
+    let mut stdout = String::new();
+    output.read_line(&mut stdout).unwrap();
+    assert_eq!(stdout, "late\n");
     assert_eq!(late.wait().unwrap().code(), Some(5));
     high.kill().unwrap();
-    let (done, ..) = seen(&high.wait_with_output().unwrap());
-    assert_eq!(done, "", "it was held until the important one was done");
+    let (done, ..) = observed(&high.wait_with_output().unwrap());
+    assert_eq!(done, "", "the program was held until the leader exited");
 }
 
 #[test]
-fn a_service_is_started_where_there_is_none_and_belongs_to_nobody() {
+fn run_starts_a_detached_service_if_none_runs() {
     let env = TestEnvironment::without_service();
-    // A shell waits for all of its children: a service among them would keep it.
+    // A shell waits for all of its children. It would not exit if the service were one of them.
     let output = env.run(&[], &["sh", "-c", "work 1 5 50; wait"]).output().unwrap();
-    assert_eq!(seen(&output), ("round 0\nfinished 5\n".to_owned(), String::new(), Some(0), None));
+    assert_eq!(observed(&output), ("round 0\nfinished 5\n".to_owned(), String::new(), Some(0), None));
     let service = env.status().pid;
     env.stop_started_service();
-    wait_until("it ends when it is told to", || !std::path::Path::new(&format!("/proc/{service}")).exists());
+    wait_until("the service stops on request", || {
+        !std::path::Path::new(&format!("/proc/{service}")).exists()
+    });
 }
 
 #[test]
-fn without_any_service_programs_run_all_the_same() {
+fn programs_run_without_a_service() {
     let mut env = TestEnvironment::without_service();
-    // No socket can be made there, so no service can listen.
+    // No socket can be created in this directory, so no service can listen.
     env.move_socket("/proc/no/such/place");
     let output = env.run(&[], &["work", "-s", "6", "2", "5", "50"]).output().unwrap();
-    let (said, complaint, status, _) = seen(&output);
-    assert_eq!((said.as_str(), status), ("round 0\nround 1\nfinished 10\n", Some(6)));
-    assert_eq!(complaint.lines().count(), 1, "{complaint}");
-    assert!(complaint.contains("runs unscheduled until a service runs"), "{complaint}");
+    let (stdout, error, status, _) = observed(&output);
+    assert_eq!((stdout.as_str(), status), ("round 0\nround 1\nfinished 10\n", Some(6)));
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(error.contains("runs unscheduled until a service runs"), "{error}");
 }
 
 #[test]
-fn a_process_can_schedule_itself() {
+fn process_can_use_a_local_scheduler() {
     let env = TestEnvironment::without_service();
     for (variable, value) in
         [("XSCHED_POLICY", "CFS"), ("XSCHED_SCHEDULER", "LCL"), ("XSCHED_SCHEDULER", "APP")]
@@ -454,24 +456,21 @@ fn a_process_can_schedule_itself() {
         let mut command = env.preloaded(&["work", "-q", "2", "2", "20", "50"]);
         let output = command.env_remove("XSCHED_SCHEDULER").env(variable, value).output().unwrap();
         assert_eq!(
-            seen(&output),
+            observed(&output),
             ("round 0\nround 1\nfinished 40\n".to_owned(), String::new(), Some(0), None)
         );
     }
 }
 
 #[test]
-fn a_static_program_is_noticed_and_run() {
+fn static_program_runs_with_a_warning() {
     let env = TestEnvironment::with_service();
     let Some(program) = env.static_program() else {
         return skip("the compiler cannot link statically (Debian: libc6-dev)");
     };
     let output = env.run(&[], &[&program]).output().unwrap();
-    let (said, complaint, status, _) = seen(&output);
-    assert_eq!((said.as_str(), status), ("static\n", Some(3)));
-    assert!(
-        complaint.contains("will run unscheduled") && complaint.contains("linked statically"),
-        "{complaint}"
-    );
-    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    let (stdout, error, status, _) = observed(&output);
+    assert_eq!((stdout.as_str(), status), ("static\n", Some(3)));
+    assert!(error.contains("will run unscheduled") && error.contains("linked statically"), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
 }

@@ -1,4 +1,7 @@
-//! `xsched serve` as a person starts and stops it.
+//! `xsched serve` as a user starts and stops it.
+
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod skipped;
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -6,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use skipped::record_skipped;
 use xsched_ipc::protocol::{Reply, Request};
 use xsched_ipc::socket::{Connection, Packet};
 
@@ -18,20 +22,20 @@ fn xsched(socket: &Path) -> Command {
 /// A service that is killed when dropped.
 struct Service {
     child: Child,
-    said: BufReader<std::process::ChildStderr>,
+    stderr: BufReader<std::process::ChildStderr>,
 }
 
 impl Service {
     fn start(mut command: Command) -> (Self, String) {
         let mut child = command.spawn().unwrap();
-        let mut service = Self { said: BufReader::new(child.stderr.take().unwrap()), child };
+        let mut service = Self { stderr: BufReader::new(child.stderr.take().unwrap()), child };
         let line = service.next_line();
         (service, line)
     }
 
     fn next_line(&mut self) -> String {
         let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
+        self.stderr.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
@@ -51,14 +55,14 @@ impl Drop for Service {
     }
 }
 
-fn place() -> (tempfile::TempDir, PathBuf) {
+fn new_socket_path() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::Builder::new().prefix("xsched-serve").tempdir_in("/tmp").unwrap();
     let socket = directory.path().join("run/xsched/socket");
     (directory, socket)
 }
 
-/// What it says when it does not start.
-fn complaint(command: &mut Command) -> String {
+/// The error line of a service that does not start.
+fn start_error(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(!output.status.success());
     let text = String::from_utf8(output.stderr).unwrap();
@@ -74,9 +78,9 @@ fn pid_at(socket: &Path) -> u32 {
 }
 
 #[test]
-fn starts_where_nothing_is_and_leaves_nothing_behind() {
+fn service_starts_and_removes_its_files_when_it_stops() {
     for signal in [Signal::TERM, Signal::INT] {
-        let (_directory, socket) = place();
+        let (_directory, socket) = new_socket_path();
         let mut command = xsched(&socket);
         command.args(["--policy", "fair"]);
         let (mut service, line) = Service::start(command);
@@ -89,11 +93,11 @@ fn starts_where_nothing_is_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_second_service_says_what_to_do_and_takes_over_when_asked_to() {
-    let (_directory, socket) = place();
+fn second_service_is_rejected_unless_it_replaces_the_first() {
+    let (_directory, socket) = new_socket_path();
     let (mut first, _) = Service::start(xsched(&socket));
-    let said = complaint(&mut xsched(&socket));
-    assert!(said.contains("is running at") && said.contains("--replace"), "{said}");
+    let stderr = start_error(&mut xsched(&socket));
+    assert!(stderr.contains("is running at") && stderr.contains("--replace"), "{stderr}");
     let mut replace = xsched(&socket);
     replace.arg("--replace");
     let (second, _) = Service::start(replace);
@@ -102,8 +106,8 @@ fn a_second_service_says_what_to_do_and_takes_over_when_asked_to() {
 }
 
 #[test]
-fn what_a_killed_service_left_behind_is_no_obstacle() {
-    let (_directory, socket) = place();
+fn service_starts_with_the_socket_of_a_killed_one() {
+    let (_directory, socket) = new_socket_path();
     let (mut first, _) = Service::start(xsched(&socket));
     first.signal(Signal::KILL);
     first.child.wait().unwrap();
@@ -114,39 +118,39 @@ fn what_a_killed_service_left_behind_is_no_obstacle() {
 }
 
 #[test]
-fn what_cannot_be_is_said_in_one_line_that_names_the_place() {
-    let (directory, socket) = place();
-    let said = complaint(&mut xsched(Path::new("/proc/nowhere/socket")));
-    assert!(said.contains("/proc/nowhere") && said.contains("--socket"), "{said}");
-    let said = complaint(&mut xsched(&directory.path().join("x".repeat(120))));
-    assert!(said.contains("the system allows 107"), "{said}");
+fn start_errors_are_one_line_with_the_path() {
+    let (directory, socket) = new_socket_path();
+    let stderr = start_error(&mut xsched(Path::new("/proc/nowhere/socket")));
+    assert!(stderr.contains("/proc/nowhere") && stderr.contains("--socket"), "{stderr}");
+    let stderr = start_error(&mut xsched(&directory.path().join("x".repeat(120))));
+    assert!(stderr.contains("the system allows 107"), "{stderr}");
     let file = directory.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let said = complaint(&mut xsched(&file));
-    assert!(said.contains("is not a socket"), "{said}");
-    let said = complaint(xsched(&socket).args(["--policy", "best"]));
-    assert!(said.contains("unknown policy `best`: use one of"), "{said}");
+    let stderr = start_error(&mut xsched(&file));
+    assert!(stderr.contains("is not a socket"), "{stderr}");
+    let stderr = start_error(xsched(&socket).args(["--policy", "best"]));
+    assert!(stderr.contains("unknown policy `best`: use one of"), "{stderr}");
     std::fs::write(&file, "[defaults]\npolicy = 3\n").unwrap();
-    let said = complaint(xsched(&socket).arg("--config").arg(&file));
-    assert!(said.contains("file:2:10: policy: "), "{said}");
+    let stderr = start_error(xsched(&socket).arg("--config").arg(&file));
+    assert!(stderr.contains("file:2:10: policy: "), "{stderr}");
     if rustix::process::geteuid().is_root() {
-        println!("skipped for a directory that may not be written to: root may write everywhere");
+        record_skipped("part about a directory without write permission: root can write every directory");
     } else {
-        let said = complaint(&mut xsched(Path::new("/usr/xsched-test/socket")));
-        assert!(said.contains("/usr/xsched-test") && said.contains("as root"), "{said}");
+        let stderr = start_error(&mut xsched(Path::new("/usr/xsched-test/socket")));
+        assert!(stderr.contains("/usr/xsched-test") && stderr.contains("as root"), "{stderr}");
     }
 }
 
 #[test]
-fn a_service_that_nobody_uses_ends_by_itself() {
-    let (_directory, socket) = place();
+fn idle_service_exits() {
+    let (_directory, socket) = new_socket_path();
     let mut command = xsched(&socket);
     command.args(["--idle-exit", "2"]);
     let (mut service, _) = Service::start(command);
     let connection = Connection::to(&socket).unwrap();
-    let patience = Instant::now() + Duration::from_secs(3);
-    while Instant::now() < patience {
-        assert!(service.child.try_wait().unwrap().is_none(), "it left a client behind");
+    let deadline = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < deadline {
+        assert!(service.child.try_wait().unwrap().is_none(), "the service exited with a client connected");
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(connection);
@@ -154,19 +158,19 @@ fn a_service_that_nobody_uses_ends_by_itself() {
     assert!(!socket.exists());
 }
 
-/// Between its start and its first queue a program may load for minutes.
+/// A program may load for minutes between its start and its first queue.
 #[test]
-fn a_service_stays_for_a_program_that_has_not_come_to_its_device_yet() {
-    let (_directory, socket) = place();
+fn service_stays_for_a_program_without_queues() {
+    let (_directory, socket) = new_socket_path();
     let mut command = xsched(&socket);
     command.args(["--idle-exit", "2"]);
     let (mut service, _) = Service::start(command);
     let mut run = Command::new(env!("CARGO_BIN_EXE_xsched"));
     run.args(["run", "--", "cat"]).env("XSCHED_SOCKET", &socket).stdin(Stdio::piped());
     let mut program = run.spawn().unwrap();
-    let patience = Instant::now() + Duration::from_secs(4);
-    while Instant::now() < patience {
-        assert!(service.child.try_wait().unwrap().is_none(), "it left before the program came");
+    let deadline = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < deadline {
+        assert!(service.child.try_wait().unwrap().is_none(), "the service exited before the first queue");
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(program.stdin.take());
@@ -175,22 +179,22 @@ fn a_service_stays_for_a_program_that_has_not_come_to_its_device_yet() {
 }
 
 #[test]
-fn readiness_is_told_to_who_started_it() {
-    let (directory, socket) = place();
+fn readiness_is_reported_to_the_service_manager() {
+    let (directory, socket) = new_socket_path();
     let notify = directory.path().join("notify");
     let listener = std::os::unix::net::UnixDatagram::bind(&notify).unwrap();
     listener.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut command = xsched(&socket);
     command.arg("--quiet").env("NOTIFY_SOCKET", &notify);
-    let service = Service { child: command.spawn().unwrap(), said: BufReader::new(placeholder()) };
+    let service = Service { child: command.spawn().unwrap(), stderr: BufReader::new(empty_stderr()) };
     let mut text = [0; 64];
     let length = listener.recv(&mut text).unwrap();
     assert_eq!(&text[..length], b"READY=1");
     assert_eq!(pid_at(&socket), service.child.id());
 }
 
-/// The errors of a process that has none.
-fn placeholder() -> std::process::ChildStderr {
+/// The standard error of a process that prints nothing.
+fn empty_stderr() -> std::process::ChildStderr {
     let mut child = Command::new("true").stderr(Stdio::piped()).spawn().unwrap();
     child.wait().unwrap();
     child.stderr.take().unwrap()

@@ -1,4 +1,4 @@
-//! `xsched simulate` as its users run it.
+//! `xsched simulate` as users run it.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ fn example(name: &str) -> PathBuf {
     examples().join(name)
 }
 
-/// Runs it and reads what it printed as JSON.
+/// Runs the command and parses its output as JSON.
 fn json(command: &mut Command) -> serde_json::Value {
     let output = command.arg("--json").assert().success().get_output().stdout.clone();
     serde_json::from_slice(&output).expect("JSON")
@@ -34,7 +34,7 @@ fn every_example_runs_and_the_small_ones_under_every_policy() {
             Some("fleet") => ("native,priority-all", 2),
             _ => ("all", xsched_policy::POLICIES.len() + 1),
         };
-        // Just past the longest warm-up: enough to see that it runs.
+        // A little longer than the longest warm-up.
         let output = json(xsched().arg("simulate").arg(&path).args(["-p", policies, "--duration", "1010ms"]));
         let reports = output["reports"].as_array().unwrap();
         assert_eq!(reports.len(), count, "{}", path.display());
@@ -47,7 +47,7 @@ fn every_example_runs_and_the_small_ones_under_every_policy() {
 }
 
 #[test]
-fn json_carries_groups_tasks_devices_and_totals() {
+fn json_contains_groups_tasks_devices_and_totals() {
     let file = example("serving-beside-training.toml");
     let output = json(xsched().arg("simulate").arg(&file).args(["--policy", "priority", "--duration", "2s"]));
     assert_eq!(output["file"], file.display().to_string());
@@ -78,7 +78,7 @@ fn json_carries_groups_tasks_devices_and_totals() {
 }
 
 #[test]
-fn a_fleet_is_shown_by_group_and_by_task_only_when_asked_for() {
+fn tasks_of_a_fleet_are_listed_only_on_request() {
     let fleet = || {
         let mut command = xsched();
         command.arg("simulate").arg(example("fleet.toml")).args(["--policy", "HPF", "--duration", "1010ms"]);
@@ -93,7 +93,7 @@ fn a_fleet_is_shown_by_group_and_by_task_only_when_asked_for() {
 }
 
 #[test]
-fn the_table_names_the_policy_the_scene_and_the_units() {
+fn table_names_the_policy_the_workload_and_the_units() {
     xsched()
         .arg("simulate")
         .arg(example("three-shares.toml"))
@@ -110,7 +110,7 @@ fn the_table_names_the_policy_the_scene_and_the_units() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_output_and_another_does_not() {
+fn output_depends_only_on_the_seed() {
     let run = |seed: &str| {
         let file = example("serving-beside-training.toml");
         json(xsched().arg("simulate").arg(file).args(["-p", "hpf", "--duration", "2s", "--seed", seed]))
@@ -120,7 +120,7 @@ fn the_same_seed_gives_the_same_output_and_another_does_not() {
 }
 
 #[test]
-fn a_bad_file_is_refused_in_one_line_that_says_where_and_why() {
+fn invalid_file_is_rejected_with_position_and_reason() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("bad.toml");
     std::fs::write(&file, "duration = \"1s\"\n[[device]]\nname = \"gpu\"\nlevel = 7\n").unwrap();
@@ -139,7 +139,7 @@ fn a_bad_file_is_refused_in_one_line_that_says_where_and_why() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn missing_file_is_named() {
     xsched()
         .args(["simulate", "/nonexistent/x.toml", "--policy", "hpf"])
         .assert()
@@ -148,7 +148,7 @@ fn a_file_that_is_not_there_is_named() {
 }
 
 #[test]
-fn an_unknown_policy_is_answered_with_the_known_ones() {
+fn unknown_policy_is_rejected_with_the_known_policies() {
     xsched()
         .arg("simulate")
         .arg(example("three-shares.toml"))
@@ -159,12 +159,12 @@ fn an_unknown_policy_is_answered_with_the_known_ones() {
         .stderr(
             contains("unknown policy `fastest`: use one of priority (HPF)")
                 .and(contains("native (the device's own time slicing), or all"))
-                .and(predicate::function(|said: &str| said.lines().count() == 1)),
+                .and(predicate::function(|stderr: &str| stderr.lines().count() == 1)),
         );
 }
 
 #[test]
-fn an_impossible_duration_is_refused() {
+fn too_short_duration_is_rejected() {
     xsched()
         .arg("simulate")
         .arg(example("fleet.toml"))

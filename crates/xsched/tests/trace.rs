@@ -1,4 +1,4 @@
-//! `xsched trace` as its users run it, with a stand-in for the service and with the service itself.
+//! `xsched trace` as users run it, with a stand-in for the service and with a real service.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader};
@@ -18,7 +18,7 @@ use xsched_ipc::socket::{Connection, Packet};
 mod fake_service;
 use fake_service::{FakeService, busy};
 #[path = "common/live.rs"]
-#[allow(dead_code, reason = "not every test that includes this file needs all of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 mod live;
 use live::{FakeProgram, RunningService, wait_until};
 
@@ -39,7 +39,7 @@ fn tracing() -> FakeService {
                 Reply::Events { events: second, lost: 5 },
             ]
         }
-        other => panic!("{other:?}"),
+        reply => panic!("{reply:?}"),
     })
 }
 
@@ -54,25 +54,25 @@ fn read(file: &Path) -> Value {
 }
 
 fn count(trace: &Value, name: &str) -> usize {
-    trace["traceEvents"].as_array().unwrap().iter().filter(|thing| thing["name"] == name).count()
+    trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["name"] == name).count()
 }
 
-/// Names of the slices in the track with this name, one after the other.
+/// The names of the slices in a track, in order.
 fn slices(trace: &Value, name: &str) -> Vec<String> {
-    let things = trace["traceEvents"].as_array().unwrap();
-    let line = things.iter().find(|thing| thing["args"]["name"] == name);
+    let events = trace["traceEvents"].as_array().unwrap();
+    let line = events.iter().find(|event| event["args"]["name"] == name);
     let tid = &line.unwrap_or_else(|| panic!("no {name}: {trace:#}"))["tid"];
-    let slices = things.iter().filter(|thing| thing["ph"] == "X" && thing["tid"] == *tid);
+    let slices = events.iter().filter(|event| event["ph"] == "X" && event["tid"] == *tid);
     slices.map(|slice| slice["name"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
-fn a_while_is_recorded() {
+fn trace_records_for_a_duration() {
     let service = tracing();
     let file = service.directory().join("trace.json");
-    let said = contains("4 events in ").and(contains("5 more were lost"));
-    // Long enough for the stand-in to have sent all: it answers each connection on a thread of its own.
-    trace(&service, &file).args(["--duration", "500ms"]).assert().success().stderr(said);
+    let stdout = contains("4 events in ").and(contains("5 more were lost"));
+    // Long enough for the stand-in to send everything: a separate thread serves each connection.
+    trace(&service, &file).args(["--duration", "500ms"]).assert().success().stderr(stdout);
     let trace = read(&file);
     assert_eq!(slices(&trace, TASK), ["running", "held"]);
     assert_eq!(slices(&trace, "queue 0x100000000 of task 1"), ["runs", "waits"]);
@@ -83,7 +83,7 @@ fn a_while_is_recorded() {
 }
 
 #[test]
-fn an_interrupt_ends_the_recording_and_leaves_a_whole_file() {
+fn interrupt_ends_the_recording_with_a_complete_file() {
     let service = tracing();
     let file = service.directory().join("trace.json");
     let mut child = std::process::Command::new(cargo_bin!("xsched"))
@@ -94,10 +94,10 @@ fn an_interrupt_ends_the_recording_and_leaves_a_whole_file() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    // By the time it asks, it is ready to be interrupted.
+    // When it sends the request, it handles interrupts.
     let began = Instant::now();
     while !service.orders().contains(&Request::Trace) {
-        assert!(began.elapsed() < Duration::from_secs(60), "nobody asked");
+        assert!(began.elapsed() < Duration::from_secs(60), "no request for a trace");
         std::thread::yield_now();
     }
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
@@ -107,7 +107,7 @@ fn an_interrupt_ends_the_recording_and_leaves_a_whole_file() {
 }
 
 #[test]
-fn a_command_is_run_meanwhile_and_its_status_passed_on() {
+fn traced_command_runs_and_its_status_is_returned() {
     let service = tracing();
     let file = service.directory().join("trace.json");
     trace(&service, &file).arg("--").arg(cargo_bin!("xsched")).arg("--version").assert().success();
@@ -117,10 +117,10 @@ fn a_command_is_run_meanwhile_and_its_status_passed_on() {
 }
 
 #[test]
-fn who_ends_the_recording_ends_the_command() {
+fn ending_the_recording_ends_the_command() {
     let service = tracing();
     let file = service.directory().join("trace.json");
-    // Called `xsched`, it is started as it is.
+    // A command called `xsched` is started without `xsched run` in front.
     let command = service.directory().join("xsched");
     let started = service.directory().join("started");
     std::fs::write(&command, format!("#!/bin/sh\n: > '{}'\nexec sleep 1000\n", started.display())).unwrap();
@@ -147,7 +147,7 @@ fn who_ends_the_recording_ends_the_command() {
 }
 
 #[test]
-fn a_service_that_ends_leaves_a_whole_file_and_an_error() {
+fn service_exit_leaves_a_complete_file_and_an_error() {
     let service = FakeService::new(|request| match request {
         Request::Status => vec![Reply::Status(busy())],
         _ => vec![],
@@ -159,7 +159,7 @@ fn a_service_that_ends_leaves_a_whole_file_and_an_error() {
 }
 
 #[test]
-fn what_cannot_be_done_is_told_before_anything_is_started() {
+fn errors_are_reported_before_the_command_starts() {
     let service = tracing();
     let nowhere = service.directory().join("nowhere/trace.json");
     let refused =
@@ -167,14 +167,14 @@ fn what_cannot_be_done_is_told_before_anything_is_started() {
     refused.failure().stderr(contains("cannot write"));
     assert!(!service.directory().join("ran").exists());
     let file = service.directory().join("trace.json");
-    let mut alone = trace(&service, &file);
-    alone.env("XSCHED_SOCKET", service.directory().join("nobody"));
-    alone.assert().failure().stderr(contains("no scheduler is running"));
-    assert!(!file.exists(), "nothing to write");
+    let mut without_service = trace(&service, &file);
+    without_service.env("XSCHED_SOCKET", service.directory().join("no-service"));
+    without_service.assert().failure().stderr(contains("no scheduler is running"));
+    assert!(!file.exists(), "a file was written");
     trace(&service, &file).args(["--duration", "soon"]).assert().code(2);
 }
 
-/// Listens to the service as the command does, so that a test knows what the command has been told.
+/// Receives the same events as the command, so that a test knows which events the command has received.
 struct Listener {
     connection: Connection,
     /// Launches by queue.
@@ -193,35 +193,35 @@ impl Listener {
     fn next(&self) -> Reply {
         match self.connection.receive(true).unwrap() {
             Some(Packet::Message(reply, _)) => reply,
-            other => panic!("{other:?}"),
+            reply => panic!("{reply:?}"),
         }
     }
 
-    /// Dependencies for an event like this one. Launches on the way are added up.
-    fn hear(&mut self, mut wanted: impl FnMut(&EventKind, &HashMap<u64, u64>) -> bool) {
-        let mut heard = false;
-        while !heard {
+    /// Waits for an event, and counts launches until then.
+    fn wait_for_event(&mut self, mut wanted: impl FnMut(&EventKind, &HashMap<u64, u64>) -> bool) {
+        let mut is_found = false;
+        while !is_found {
             let Reply::Events { events, lost } = self.next() else { panic!("no events") };
             assert_eq!(lost, 0);
             for Event { kind: what, .. } in events {
                 if let EventKind::Launched { queue, count } = what {
                     *self.launches.entry(queue).or_default() += count;
                 }
-                heard |= wanted(&what, &self.launches);
+                is_found |= wanted(&what, &self.launches);
             }
         }
     }
 }
 
 fn last_count(trace: &Value, counter: &str) -> Option<u64> {
-    let things = trace["traceEvents"].as_array().unwrap();
-    things.iter().rfind(|thing| thing["name"] == counter)?["args"]["launches"].as_u64()
+    let events = trace["traceEvents"].as_array().unwrap();
+    events.iter().rfind(|event| event["name"] == counter)?["args"]["launches"].as_u64()
 }
 
 #[test]
 fn launches_and_waits_of_each_queue_are_in_the_trace() {
     let service = RunningService::new();
-    let program = FakeProgram::join(&service, "twofold");
+    let program = FakeProgram::join(&service, "two-queues");
     let (low, high) = (program.queue(16), program.queue(16));
     program.set_priority(high, 10);
     let file = service.socket().with_file_name("trace.json");
@@ -233,34 +233,34 @@ fn launches_and_waits_of_each_queue_are_in_the_trace() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(said.next().unwrap().unwrap().contains("recording"));
+    let mut stdout = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(stdout.next().unwrap().unwrap().contains("recording"));
 
     let mut listener = Listener::new(&service);
     program.mark_busy(low);
     let mut first = 0;
-    listener.hear(|what, _| match what {
+    listener.wait_for_event(|what, _| match what {
         EventKind::QueueBusy(queue) => {
             first = *queue;
             true
         }
         _ => false,
     });
-    // These ring no notifier.
+    // These do not notify the service.
     for _ in 0..4 {
         program.mark_busy(low);
     }
-    listener.hear(|_, launches| launches.get(&first) == Some(&5));
+    listener.wait_for_event(|_, launches| launches.get(&first) == Some(&5));
     program.mark_busy(high);
-    wait_until("the other is held", || program.is_held(low));
+    wait_until("the queue of low priority is held", || program.is_held(low));
     program.mark_idle(high);
-    wait_until("the other goes on", || !program.is_held(low));
+    wait_until("the queue of low priority runs", || !program.is_held(low));
     program.mark_idle(low);
-    listener.hear(|what, _| *what == EventKind::QueueIdle(first));
-    // Whoever answers has sent to everybody what it sent to us.
-    let asks = Connection::to(&service.socket()).unwrap();
-    asks.send(&Request::Status, None, true).unwrap();
-    asks.receive::<Reply>(true).unwrap();
+    listener.wait_for_event(|what, _| *what == EventKind::QueueIdle(first));
+    // When the service replies, it has sent the events to every client.
+    let connection = Connection::to(&service.socket()).unwrap();
+    connection.send(&Request::Status, None, true).unwrap();
+    connection.receive::<Reply>(true).unwrap();
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
         .unwrap();
     assert!(child.wait().unwrap().success());

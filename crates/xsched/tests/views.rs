@@ -1,4 +1,4 @@
-//! `ps`, `set`, `policy`, `top --once` and `doctor` as their users run them, against a stand-in for the service.
+//! `ps`, `set`, `policy`, `top --once` and `doctor` as users run them, with a stand-in for the service.
 
 #[path = "common/fake_service.rs"]
 mod fake_service;
@@ -25,26 +25,30 @@ fn without_service() -> Command {
     command
 }
 
-/// A service that refuses what is not its business and keeps what it is told, with a second between two looks.
+/// A service that rejects unexpected requests and stores changes. Each request for the status advances its clock by 1 s.
 fn service() -> FakeService {
-    let world =
-        Mutex::new(FakeState { looks: 0, priority: -100, state: TaskState::Held, policy: "HPF".into() });
-    FakeService::new(move |request| world.lock().unwrap().answer(request))
+    let state = Mutex::new(FakeState {
+        status_requests: 0,
+        priority: -100,
+        state: TaskState::Held,
+        policy: "HPF".into(),
+    });
+    FakeService::new(move |request| state.lock().unwrap().reply(request))
 }
 
 struct FakeState {
-    looks: u64,
+    status_requests: u64,
     priority: i16,
     state: TaskState,
     policy: String,
 }
 
 impl FakeState {
-    fn answer(&mut self, request: &Request) -> Vec<Reply> {
+    fn reply(&mut self, request: &Request) -> Vec<Reply> {
         match request {
             Request::Status => self.status(),
             Request::Set { target, hint_request } if is_train(target) => match hint_request.priority {
-                Some(priority) if priority > 0 => refuse("raising above normal is for the group xsched"),
+                Some(priority) if priority > 0 => reject("raising above normal is for the group xsched"),
                 priority => {
                     self.priority = priority.map_or(self.priority, |n| i16::try_from(n).unwrap());
                     vec![Reply::Done]
@@ -55,20 +59,20 @@ impl FakeState {
                 vec![Reply::Done]
             }
             Request::Resume(target) if is_train(target) => vec![Reply::Done],
-            Request::Set { .. } => refuse("there is no such program here"),
+            Request::Set { .. } => reject("there is no such program here"),
             Request::Policy { name, timeslice_us, .. } => {
                 self.policy = name.clone().unwrap_or(self.policy.clone());
                 let timeslice_us = u64::try_from(timeslice_us.unwrap_or(5_000)).unwrap();
                 vec![Reply::Policy { name: self.policy.clone(), timeslice_us, k: 1 }]
             }
-            other => refuse(&format!("not expected: {other:?}")),
+            request => reject(&format!("not expected: {request:?}")),
         }
     }
 
-    /// Two packets, as a long list comes.
+    /// Two packets, as for a long list.
     fn status(&mut self) -> Vec<Reply> {
-        self.looks += 1;
-        let seconds = self.looks;
+        self.status_requests += 1;
+        let seconds = self.status_requests;
         let second = 1_000_000_000;
         let device = 0x2_0000_0030;
         let serve = TaskStatus {
@@ -119,7 +123,7 @@ fn is_train(target: &Target) -> bool {
     *target == Target::Pid(42) || *target == Target::Name("train".into())
 }
 
-fn refuse(why: &str) -> Vec<Reply> {
+fn reject(why: &str) -> Vec<Reply> {
     vec![Reply::Refused { why: why.into() }]
 }
 
@@ -154,13 +158,13 @@ fn ps_prints_json_with_the_rates_inside_the_tasks() {
 }
 
 #[test]
-fn ps_is_friendly_when_there_is_nothing() {
+fn ps_reports_that_no_task_is_scheduled() {
     let idle = FakeService::new(|_| vec![Reply::Status(Status::default())]);
     xsched(&idle).args(["ps", "--sample", "1ms"]).assert().success().stdout(contains("no task is scheduled"));
 }
 
 #[test]
-fn without_a_service_every_view_says_so_in_one_line() {
+fn views_without_a_service_print_one_error_line() {
     for args in [&["ps"][..], &["set", "42", "-p", "low"], &["policy", "fair"], &["top", "--once"]] {
         let expected = "xsched: no scheduler is running (looked at /nowhere/socket): start one with `xsched serve`, \
                         or let `xsched run` do it\n";
@@ -169,14 +173,14 @@ fn without_a_service_every_view_says_so_in_one_line() {
 }
 
 #[test]
-fn a_service_that_hangs_up_is_named() {
+fn closed_connection_is_reported_with_the_socket() {
     let gone = FakeService::new(|_| vec![]);
     let text = contains("closed the connection").and(contains(gone.socket().to_str().unwrap()));
     xsched(&gone).arg("ps").assert().failure().stderr(text);
 }
 
 #[test]
-fn set_says_what_changed() {
+fn set_prints_the_changes() {
     let service = service();
     xsched(&service)
         .args(["set", "train", "--priority", "-7"])
@@ -214,7 +218,7 @@ fn set_says_what_changed() {
 }
 
 #[test]
-fn what_the_service_refuses_is_said_in_its_words() {
+fn rejection_is_printed_with_the_reason_of_the_service() {
     let service = service();
     xsched(&service)
         .args(["set", "train", "-p", "high"])
@@ -229,7 +233,7 @@ fn what_the_service_refuses_is_said_in_its_words() {
 }
 
 #[test]
-fn what_is_out_of_range_is_refused_before_anyone_is_asked() {
+fn out_of_range_values_are_rejected_without_a_service() {
     for (args, expected) in [
         (&["--priority", "256"][..], "priority 256 is out of range: allowed is -256 (never run) to 255"),
         (&["--priority", "urgent"], "priority `urgent` is out of range"),
@@ -256,7 +260,7 @@ fn what_is_out_of_range_is_refused_before_anyone_is_asked() {
 }
 
 #[test]
-fn policy_shows_the_one_at_work_among_all_and_changes_it() {
+fn policy_shows_and_changes_the_active_policy() {
     let service = service();
     xsched(&service)
         .arg("policy")
@@ -304,12 +308,12 @@ PID NAME     PRIO STATE     UTIL LAUNCH/S HELD PREEMPT/S P99 WAIT LAST MINUTE
 }
 
 #[test]
-fn top_without_a_terminal_says_what_to_use_instead() {
+fn top_without_a_terminal_suggests_once() {
     xsched(&service()).arg("top").assert().failure().stderr(contains("xsched top --once"));
 }
 
 #[test]
-fn doctor_tells_what_the_service_sees() {
+fn doctor_reports_the_tasks_of_the_service() {
     let output = xsched(&service()).args(["doctor", "--json"]).output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let named = |name: &str| {
@@ -323,7 +327,7 @@ fn doctor_tells_what_the_service_sees() {
 }
 
 #[test]
-fn doctor_notices_a_service_of_another_version() {
+fn doctor_reports_a_service_of_another_version() {
     let old =
         FakeService::new(|_| vec![Reply::Status(Status { version: "0.0.1".into(), ..Status::default() })]);
     let text = contains("this program is version").and(contains("do: restart the service"));
@@ -332,7 +336,7 @@ fn doctor_notices_a_service_of_another_version() {
 }
 
 #[test]
-fn a_reader_that_stops_reading_is_no_failure() {
+fn closed_pipe_is_not_a_failure() {
     let service = service();
     for args in [&["ps", "--wide"][..], &["policy"], &["top", "--once"], &["set", "train", "-p", "low"]] {
         let mut child = Process::new(assert_cmd::cargo::cargo_bin!("xsched"))

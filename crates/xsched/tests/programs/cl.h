@@ -1,7 +1,7 @@
 /*
- * What the OpenCL programs here share: a device, a context, kernels.
+ * Functions that the OpenCL test programs share: a device, a context, kernels.
  *
- * With OPENED defined, nothing is linked: the library is opened, and every function looked up by its name.
+ * With OPENED, the OpenCL library is not linked: it is opened with dlopen, and every function is looked up.
  */
 #ifndef CL_PROGRAMS_H
 #define CL_PROGRAMS_H
@@ -52,7 +52,7 @@ static cl_device_id device;
 static cl_context context;
 static cl_program program;
 
-/* Takes the first device there is. Without any, says what it was answered and ends. */
+/* Opens the first device. Without a platform, prints the error and exits. */
 static void open_device(const char *source) {
     cl_int code = CALL(clGetPlatformIDs)(1, &platform, NULL);
     if (code != CL_SUCCESS) {
@@ -81,7 +81,7 @@ static inline cl_mem buffer_of(size_t bytes) {
     return buffer;
 }
 
-/* The second form of the function if there are properties, else the first. */
+/* Uses the newer function if there are properties, otherwise the older one. */
 static inline cl_command_queue queue_with(cl_command_queue_properties properties) {
     cl_int code;
     cl_queue_properties list[] = {CL_QUEUE_PROPERTIES, properties, 0};
@@ -96,7 +96,7 @@ static inline void set_argument(cl_kernel kernel, cl_uint which, size_t size, co
     must(CALL(clSetKernelArg)(kernel, which, size, value), "argument");
 }
 
-/* A kernel that takes as long as it is told to, by a count of steps. */
+/* A kernel whose length is a number of steps. */
 #define SPIN \
     "kernel void spin(global uint *out, uint steps) {" \
     "    uint x = get_global_id(0) + 1;" \
@@ -111,7 +111,7 @@ static inline void enqueue_spin(cl_command_queue queue, cl_kernel spin) {
     must(CALL(clEnqueueNDRangeKernel)(queue, spin, 1, NULL, &SPIN_ITEMS, &SPIN_GROUP, 0, NULL, NULL), "launch");
 }
 
-/* The kernel of so many steps, which has run once: what the first run costs is paid. */
+/* A kernel of so many steps, which has run once to exclude the cost of the first run. */
 static inline cl_kernel spin_of(cl_command_queue queue, cl_uint steps) {
     cl_kernel spin = kernel_named("spin");
     cl_mem out = buffer_of(SPIN_ITEMS * sizeof(cl_uint));

@@ -1,6 +1,6 @@
 /*
- * Vector addition, matrix product and reduction, ROUNDS times, each checked number by number. The data come and go by
- * every kind of copy there is; queues are in order and out of order, made in both ways.
+ * Vector addition, matrix product and reduction, ROUNDS times, with every number checked. The data are transferred by every
+ * kind of copy; queues are in order and out of order, created by both functions.
  *
  *   cl_compute ROUNDS
  */
@@ -70,7 +70,7 @@ static void multiply(cl_command_queue queue, cl_kernel kernel, cl_mem A, cl_mem 
     int side = SIDE;
     cl_event copied, multiplied;
     must(CALL(clEnqueueWriteBufferRect)(queue, A, CL_TRUE, zero, zero, region, row, 0, row, 0, a, 0, NULL, NULL), "write");
-    /* Every matrix times itself. */
+    /* The square of a matrix. */
     must(CALL(clEnqueueCopyBuffer)(queue, A, B, 0, 0, row * SIDE, 0, NULL, &copied), "copy");
     set_argument(kernel, 0, sizeof A, &A);
     set_argument(kernel, 1, sizeof B, &B);
@@ -94,7 +94,7 @@ static void reduce(cl_command_queue queue, cl_kernel kernel, cl_mem A, cl_mem C)
     long sum = 0, expected = 0;
     cl_event reduced;
     must(CALL(clEnqueueWriteBuffer)(queue, A, CL_TRUE, 0, sizeof a, a, 0, NULL, NULL), "write");
-    /* The host's own function, on the device. */
+    /* A native kernel: a host function as a command. */
     int *numbers = NULL;
     cl_event done;
     const void *place = &numbers;

@@ -1,4 +1,4 @@
-/* What OpenCL answers to what makes no sense, and to holds on a queue taken and given up. Says what it was answered. */
+/* OpenCL's results for invalid calls, and for retaining and releasing a queue. Prints the results. */
 #include "cl.h"
 
 typedef void *(*Look)(const char *);
@@ -30,7 +30,7 @@ int main(void) {
     printf("elsewhere: %d\n", CALL(clEnqueueBarrierWithWaitList)(queue, 1, &other, NULL));
     must(CALL(clSetUserEventStatus)(other, CL_COMPLETE), "complete");
 
-    /* Three holds, the last of which ends it. */
+    /* Three references; releasing the last one destroys the queue. */
     for (int n = 0; n < 2; n++) must(CALL(clRetainCommandQueue)(queue), "retain");
     for (int n = 0; n < 2; n++) {
         must(CALL(clReleaseCommandQueue)(queue), "release");
@@ -39,14 +39,14 @@ int main(void) {
     must(CALL(clFinish)(queue), "finish");
     must(CALL(clReleaseCommandQueue)(queue), "release");
 
-    /* Queues come and go, also while they have work. */
+    /* Queues are created and destroyed, also while they have work. */
     for (int n = 0; n < 200; n++) {
         queue = queue_with(n % 2 ? CL_QUEUE_PROFILING_ENABLE : 0);
         for (int launch = 0; launch < n % 5; launch++) enqueue_spin(queue, spin);
         must(CALL(clReleaseCommandQueue)(queue), "release");
     }
 
-    /* OpenCL's own look-up knows what there is, and what not. */
+    /* OpenCL's own look-up finds functions that exist, and no others. */
     Look look = (Look)CALL(clGetExtensionFunctionAddress);
     printf("looked up: %d %d\n", look("clIcdGetPlatformIDsKHR") != NULL, look("clNoSuchFunction") != NULL);
     printf("looked up: %d\n", CALL(clGetExtensionFunctionAddressForPlatform)(platform, "clNoSuchFunction") != NULL);

@@ -1,6 +1,6 @@
 /*
- * Commands that wait for each other across queues, for the program, and for functions that the vendor calls. Says
- * "ready", waits for a line of input if it is told to, and does it all ROUNDS times.
+ * Commands that wait for commands of other queues, for the program, and for callbacks. Prints "ready", waits for a line of
+ * input with -w, and runs everything ROUNDS times.
  *
  *   cl_graph [-w] ROUNDS
  */
@@ -13,7 +13,7 @@ enum { BEHIND = 100, CALLS = 3 };
 static cl_kernel spin;
 static atomic_int called;
 
-/* A kernel on a queue, behind these events. */
+/* A kernel on a queue, after these events. */
 static cl_event behind(cl_command_queue queue, cl_uint count, const cl_event *events) {
     cl_event event;
     must(CALL(clEnqueueNDRangeKernel)(queue, spin, 1, NULL, &SPIN_ITEMS, &SPIN_GROUP, count, count ? events : NULL, &event), "launch");
@@ -22,7 +22,7 @@ static cl_event behind(cl_command_queue queue, cl_uint count, const cl_event *ev
 
 static void release(cl_event event) { must(CALL(clReleaseEvent)(event), "release"); }
 
-/* To and fro between queues, each command behind the one before it. */
+/* Alternates between queues; each command waits for the previous one. */
 static void chain(cl_command_queue *queues, int count) {
     cl_event last = behind(queues[0], 0, NULL);
     for (int n = 1; n < BEHIND; n++) {
@@ -35,7 +35,7 @@ static void chain(cl_command_queue *queues, int count) {
     release(last);
 }
 
-/* Much work behind an event that this very thread completes, once it has enqueued it all. */
+/* Many commands wait for an event that this thread completes after it has enqueued them all. */
 static void behind_the_program(cl_command_queue first, cl_command_queue second) {
     cl_int code;
     cl_event ours = CALL(clCreateUserEvent)(context, &code);
@@ -56,7 +56,7 @@ static void behind_the_program(cl_command_queue first, cl_command_queue second) 
 
 struct pair { cl_command_queue queue; cl_event ours; };
 
-/* Works on a queue of its own, and then completes what the other thread's queue waits for. */
+/* Runs commands on its own queue, then completes the event that the first thread's queue waits for. */
 static void *other_thread(void *argument) {
     struct pair *pair = argument;
     for (int n = 0; n < 20; n++) enqueue_spin(pair->queue, spin);
@@ -65,7 +65,7 @@ static void *other_thread(void *argument) {
     return NULL;
 }
 
-/* One queue waits for what another thread does after it was let through to its own. */
+/* A queue waits for an event that another thread completes after its own commands. */
 static void behind_a_thread(cl_command_queue waits, cl_command_queue works) {
     cl_int code;
     pthread_t thread;
@@ -80,7 +80,7 @@ static void behind_a_thread(cl_command_queue waits, cl_command_queue works) {
     release(pair.ours);
 }
 
-/* Enqueues much, and has itself called again when the first of it is done, until it was called often enough. */
+/* Enqueues commands, and is called again when the first of them completes, a limited number of times. */
 static void CL_CALLBACK enqueue_more(cl_event event, cl_int status, void *queue) {
     (void)event;
     if (status != CL_COMPLETE) return;
@@ -95,13 +95,13 @@ static void CL_CALLBACK enqueue_more(cl_event event, cl_int status, void *queue)
     release(first);
 }
 
-/* What is enqueued by a function that the vendor calls, maybe on the thread that runs the commands. */
+/* Commands that a callback enqueues, possibly on the thread that runs the commands. */
 static void from_a_callback(cl_command_queue queue) {
     int goal = called + CALLS;
     cl_event first = behind(queue, 0, NULL);
     must(CALL(clRetainCommandQueue)(queue), "retain");
     must(CALL(clFlush)(queue), "flush");
-    /* It may be done already: then the function is called by this thread. */
+    /* If the command has completed already, this thread runs the callback. */
     if (goal % 2) must(CALL(clWaitForEvents)(1, &first), "wait");
     must(CALL(clSetEventCallback)(first, CL_COMPLETE, enqueue_more, queue), "callback");
     while (called < goal) usleep(100);

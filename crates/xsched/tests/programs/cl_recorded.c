@@ -1,6 +1,6 @@
 /*
- * Records kernels in a command buffer and enqueues it ROUNDS times, PAUSE_MS apart, with the queue's name if
- * NAMED is 1, else without. Nothing else is enqueued meanwhile; at the end every number is checked.
+ * Records kernels in a command buffer and enqueues it ROUNDS times, PAUSE_MS apart, with the queue as an argument if NAMED
+ * is 1. Enqueues nothing else. Checks every number at the end.
  *
  *   cl_recorded ROUNDS PAUSE_MS NAMED
  */

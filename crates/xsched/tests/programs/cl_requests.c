@@ -1,6 +1,6 @@
 /*
- * Answers requests, each KERNELS kernels of STEPS steps, PAUSE_MS apart; says how many microseconds each took, and with `cost`
- * also how many of the processor's time all threads of this program took together.
+ * Serves requests of KERNELS kernels of STEPS steps each, PAUSE_MS apart. Prints the latency of each in microseconds, with
+ * `cost` also the CPU time of all threads of this program.
  *
  *   cl_requests REQUESTS KERNELS STEPS PAUSE_MS [cost]
  */

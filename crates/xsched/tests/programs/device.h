@@ -1,4 +1,4 @@
-/* What the programs here share. */
+/* Functions that the test programs share. */
 #ifndef DEVICE_H
 #define DEVICE_H
 
@@ -13,8 +13,8 @@ static void must(xsim_result result, const char *what) {
     }
 }
 
-/* Opens the device, does some work on a queue of its own, and says how much was done. */
-static inline void use_device(const char *who, int commands, long length_us) {
+/* Opens the device, runs commands on a new queue, and prints how many completed. */
+static inline void use_device(const char *label, int commands, long length_us) {
     xsim_device_t device;
     xsim_queue_t queue;
     uint64_t finished;
@@ -25,7 +25,7 @@ static inline void use_device(const char *who, int commands, long length_us) {
     must(xsim_finished(queue, &finished), "finished");
     must(xsim_queue_destroy(queue), "destroy");
     must(xsim_close(device), "close");
-    printf("%s: %llu\n", who, (unsigned long long)finished);
+    printf("%s: %llu\n", label, (unsigned long long)finished);
     fflush(stdout);
 }
 

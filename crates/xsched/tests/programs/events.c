@@ -1,4 +1,4 @@
-/* Order, events and errors, as the vendor's header promises them. Says what it was answered. */
+/* Order, events and errors as the vendor's header documents them. Prints the results. */
 #include "device.h"
 
 int main(void) {
@@ -22,7 +22,7 @@ int main(void) {
     must(xsim_finished(first, &finished), "finished");
     printf("afterwards: %d %d, %d\n", xsim_query(first), xsim_event_query(event), (int)finished);
 
-    /* The words are valid until the next failure, so they are asked for after the answer. */
+    /* The text is valid until the next failure, so it is read right after the call. */
     xsim_result result = xsim_launch(NULL, 1);
     printf("nothing: %d %s\n", result, xsim_last_error());
     printf("wrong kind: %d\n", xsim_launch((xsim_queue_t)device, 1));

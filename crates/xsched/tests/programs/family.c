@@ -1,13 +1,13 @@
 /*
- * Programs that are more than one process, or that end in unusual ways.
+ * Programs with several processes, or with an unusual exit.
  *
  *   family servers N        uses the device, then forks N children that use it too
- *   family inherit          launches on the parent's queue in a child, which the device refuses, then uses its own
- *   family nursery          has a queue, and a child that has one too; both stay until a line of input comes
+ *   family inherit          launches on the parent's queue in a child, which the device rejects, then uses its own
+ *   family keeps-child      has a queue, and a child with a queue; both wait for a line of input
  *   family daemon           forks twice; the grandchild uses the device
- *   family chain N          uses the device, then runs itself with N - 1 in its place
- *   family closer           closes every descriptor it finds, and looks what comes over those it opens then
- *   family late             launches in an exit handler that was there before the device was used
+ *   family chain N          uses the device, then replaces itself with itself and N - 1
+ *   family closer           closes every descriptor, and counts what arrives on the descriptors that it opens then
+ *   family late             launches in an exit handler that it registered before it used the device
  */
 #include <string.h>
 #include <sys/socket.h>
@@ -59,7 +59,7 @@ static int inherit(void) {
     return failed;
 }
 
-static int nursery(void) {
+static int keeps_child(void) {
     must(xsim_open(NULL, &device), "open");
     must(xsim_queue_create(device, &queue), "create");
     must(xsim_launch(queue, 1000), "launch");
@@ -77,7 +77,7 @@ static int nursery(void) {
         must(xsim_synchronize(own_queue), "synchronize in the child");
         printf("ready\n");
         fflush(stdout);
-        /* Ends with the parent, however that ends. */
+        /* Exits when the parent exits. */
         exit(read(line[0], &byte, 1) != 0);
     }
     close(line[0]);
@@ -118,7 +118,7 @@ static int chain(char *self, int left) {
 }
 
 static int closer(void) {
-    int pairs[16][2], heard = 0;
+    int pairs[16][2], received = 0;
     char byte;
     must(xsim_open(NULL, &device), "open");
     must(xsim_queue_create(device, &queue), "create");
@@ -131,10 +131,10 @@ static int closer(void) {
         must(xsim_synchronize(queue), "synchronize");
     }
     for (int n = 0; n < 16; n++) {
-        for (int end = 0; end < 2; end++) heard += recv(pairs[n][end], &byte, 1, MSG_DONTWAIT) >= 0;
+        for (int end = 0; end < 2; end++) received += recv(pairs[n][end], &byte, 1, MSG_DONTWAIT) >= 0;
     }
-    printf("heard %d\n", heard);
-    return heard;
+    printf("received %d\n", received);
+    return received;
 }
 
 static void launch_late(void) {
@@ -149,7 +149,7 @@ static int late(void) {
     must(xsim_queue_create(device, &queue), "create");
     printf("begun\n");
     fflush(stdout);
-    /* Whoever runs this holds it here, if it is scheduled, and lets it go by a line of input. */
+    /* The test can hold the program here, and lets it exit with a line of input. */
     getchar();
     return 5;
 }
@@ -159,7 +159,7 @@ int main(int argc, char **argv) {
     if (argc < 2) return 64;
     if (strcmp(argv[1], "servers") == 0) return servers(number);
     if (strcmp(argv[1], "inherit") == 0) return inherit();
-    if (strcmp(argv[1], "nursery") == 0) return nursery();
+    if (strcmp(argv[1], "keeps-child") == 0) return keeps_child();
     if (strcmp(argv[1], "daemon") == 0) return daemon_of_daemon();
     if (strcmp(argv[1], "chain") == 0) return chain(argv[0], number);
     if (strcmp(argv[1], "closer") == 0) return closer();

@@ -1,5 +1,5 @@
-/* A driver library with the names of NVIDIA's, as far as `xsched bench gpu-worker` uses it: one GPU that runs what it is
- * given in order, 1 us for a launch and 10 ns for a round of the busy kernel. Each process has a GPU of its own. */
+/* A driver library with the functions of NVIDIA's that `xsched bench gpu-worker` uses: one GPU that runs kernels in order,
+ * 1 us for a launch and 10 ns for a round of the busy kernel. Each process has a GPU of its own. */
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <string.h>
@@ -25,32 +25,32 @@ Code cuInit(unsigned flags) { return flags == 0 ? 0 : 1; }
 Code cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 Code cuDeviceGetCount(int *count) { *count = 1; return 0; }
 Code cuDeviceGet(int *device, int number) { *device = number; return number == 0 ? 0 : 101; }
-Code cuDeviceGetName(char *name, int room, int device) { strncpy(name, "GPU of the tests", room); return device == 0 ? 0 : 101; }
+Code cuDeviceGetName(char *name, int capacity, int device) { strncpy(name, "GPU of the tests", capacity); return device == 0 ? 0 : 101; }
 Code cuDeviceGetAttribute(int *value, int which, int device) {
     /* 4 multiprocessors of 1024 threads, at 0000:00:06.0. */
     *value = which == 16 ? 4 : which == 39 ? 1024 : which == 34 ? 6 : 0;
     return device == 0 ? 0 : 101;
 }
-Code cuDevicePrimaryCtxRetain(void **made, int device) { *made = &context; return device == 0 ? 0 : 101; }
+Code cuDevicePrimaryCtxRetain(void **created, int device) { *created = &context; return device == 0 ? 0 : 101; }
 Code cuCtxSetCurrent(void *wanted) { return wanted == &context ? 0 : 201; }
 Code cuCtxGetCurrent(void **current) { *current = &context; return 0; }
 Code cuCtxPushCurrent_v2(void *pushed) { return pushed == &context ? 0 : 201; }
 Code cuCtxPopCurrent_v2(void **popped) { *popped = &context; return 0; }
 Code cuCtxGetDevice(int *device) { *device = 0; return 0; }
-Code cuCtxGetStreamPriorityRange(int *least, int *most) { *least = 0; *most = -5; return 0; }
+Code cuCtxGetStreamPriorityRange(int *lowest, int *highest) { *lowest = 0; *highest = -5; return 0; }
 Code cuModuleLoadData(void **loaded, const char *text) {
     *loaded = &module;
-    /* As a driver that has dropped the oldest GPUs. */
+    /* Like a driver without support for the oldest GPUs. */
     return strstr(text, ".target sm_75") != NULL && strstr(text, ".entry spin(") != NULL ? 0 : 218;
 }
-Code cuModuleGetFunction(void **found, void *of, const char *name) {
-    *found = strcmp(name, "spin") == 0 ? &functions[0] : &functions[1];
-    return of == &module ? 0 : 1;
+Code cuModuleGetFunction(void **function, void *from, const char *name) {
+    *function = strcmp(name, "spin") == 0 ? &functions[0] : &functions[1];
+    return from == &module ? 0 : 1;
 }
 Code cuMemAlloc_v2(unsigned long long *address, size_t bytes) { *address = 4096; return bytes > 0 ? 0 : 1; }
-Code cuStreamCreateWithPriority(void **made, unsigned flags, int priority) {
+Code cuStreamCreateWithPriority(void **created, unsigned flags, int priority) {
     (void)flags;
-    *made = &stream_handle;
+    *created = &stream_handle;
     return priority <= 0 && priority >= -5 ? 0 : 1;
 }
 Code cuStreamSynchronize(void *stream) { (void)stream; sleep_until(busy_until); return 0; }
@@ -64,7 +64,7 @@ Code cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
     (void)gy; (void)gz; (void)by; (void)bz; (void)shared; (void)extra;
     if (stream == NULL || parameters == NULL) return 1;
     int busy = f == &functions[0];
-    /* Fills the GPU, or is as small as can be. */
+    /* The kernel fills the GPU, or is one warp. */
     if (gx * bx != (busy ? 4096 : 32)) return 1;
     long long length = 1000 + (busy ? 10 * **(long long **)parameters : 0), t = now();
     busy_until = (busy_until > t ? busy_until : t) + length;

@@ -1,7 +1,6 @@
 /*
- * Looks at what is in its own process: says how many threads and descriptors there are at the beginning, then, if it
- * is to use the device, with a queue. Then counts signals until a line of input comes, and says how many threads other
- * than the first took one.
+ * Prints the number of threads and descriptors of its own process at the start and, with `use`, with a queue. Then counts
+ * signals until a line of input, and prints how many of them were handled on a thread other than the first.
  *
  *   guest [use]
  */
@@ -12,12 +11,12 @@
 #include <unistd.h>
 #include "device.h"
 
-static atomic_int taken, taken_elsewhere;
+static atomic_int taken, handled_on_other_thread;
 
 static void on_signal(int number) {
     (void)number;
     taken++;
-    if (syscall(SYS_gettid) != getpid()) taken_elsewhere++;
+    if (syscall(SYS_gettid) != getpid()) handled_on_other_thread++;
 }
 
 static int count(const char *directory) {
@@ -50,6 +49,6 @@ int main(int argc, char **argv) {
     printf("ready\n");
     fflush(stdout);
     getchar();
-    printf("signals: %s, elsewhere %d\n", taken > 0 ? "some" : "none", taken_elsewhere);
+    printf("signals: %s, other threads %d\n", taken > 0 ? "some" : "none", handled_on_other_thread);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Uses the device through a library it opens itself, as plug-ins do. */
+/* Uses the device through a library that it opens with dlopen, as plug-ins do. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ int main(int argc, char **argv) {
     for (int n = 0; n < 10; n++) printf(" %d", launch(queue, 100000));
     printf(" %d\n", synchronize(queue));
     fflush(stdout);
-    /* Stays until a line of input comes, for whoever wants to look. */
+    /* Waits for a line of input, so that the test can inspect the program. */
     getchar();
     return 4;
 }

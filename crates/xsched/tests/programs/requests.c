@@ -1,6 +1,6 @@
 /*
- * A program that answers requests: every PERIOD_MS, one of COMMANDS commands of LENGTH_US each. Says for each how many
- * microseconds lay between its arrival and its end, as the device tells it. Then stays until a line of input comes.
+ * Serves requests: every PERIOD_MS, COMMANDS commands of LENGTH_US each. Prints the microseconds from the arrival of each
+ * request to its completion on the device. Then waits for a line of input.
  *
  *   requests COUNT COMMANDS LENGTH_US PERIOD_MS
  */
@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
         }
         printf("%llu\n", (unsigned long long)(end - arrived) / 1000);
         fflush(stdout);
-        /* A request that took too long delays the next one; it does not make it late. */
+        /* A request that takes longer than the period delays the next one, whose latency starts then. */
         next += (uint64_t)period_ms * 1000000;
         if (next < now_ns()) next = now_ns();
         sleep_until(next);

@@ -1,4 +1,4 @@
-/* A driver of which functions have versions, and one of them two: each says which it is. */
+/* A driver whose functions have versions, one of them two. Each version returns its own number. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
@@ -9,5 +9,5 @@ int first_launch(void) { return 101; }
 int second_launch(void) { return 102; }
 int cuStreamSynchronize(void *stream) { return stream == 0 ? 103 : 0; }
 
-/* Whatever comes after this library, by name and version. */
+/* Looks up a function after this library, by name and version. */
 void *next_of(const char *name, const char *version) { return dlvsym(RTLD_NEXT, name, version); }

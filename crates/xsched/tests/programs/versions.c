@@ -1,5 +1,5 @@
 /*
- * Looks functions up by name and version, and says what it finds: in which file, and how far from its beginning.
+ * Looks up functions by name and version. Prints the file and the offset of each.
  *
  *   versions LIBRARY
  */
@@ -16,7 +16,7 @@ static const char *file_of(void *found, unsigned long *offset) {
     return name == NULL ? info.dli_fname : name + 1;
 }
 
-static void say(const char *how, const char *name, const char *version, void *found) {
+static void print_result(const char *how, const char *name, const char *version, void *found) {
     unsigned long offset = 0;
     const char *error = found == NULL ? dlerror() : NULL;
     const char *file = found == NULL ? "none" : file_of(found, &offset);
@@ -32,15 +32,15 @@ int main(int argc, char **argv) {
     void *(*next_of)(const char *, const char *) = (void *(*)(const char *, const char *))dlsym(driver, "next_of");
     for (unsigned n = 0; n < sizeof of_libc / sizeof *of_libc; n++) {
         const char *name = of_libc[n][0], *version = of_libc[n][1];
-        say("handle", name, version, dlvsym(libc, name, version));
-        say("next", name, version, dlvsym(RTLD_NEXT, name, version));
-        say("of a library", name, version, next_of(name, version));
-        if (n < 4) say("default", name, version, dlvsym(RTLD_DEFAULT, name, version));
+        print_result("handle", name, version, dlvsym(libc, name, version));
+        print_result("next", name, version, dlvsym(RTLD_NEXT, name, version));
+        print_result("of a library", name, version, next_of(name, version));
+        if (n < 4) print_result("default", name, version, dlvsym(RTLD_DEFAULT, name, version));
     }
     int (*second)(void) = (int (*)(void))dlvsym(driver, "cuLaunchKernel", "DRIVER_2");
     int (*first)(void) = (int (*)(void))dlvsym(driver, "cuLaunchKernel", "DRIVER_1");
     int (*synchronize)(void *) = (int (*)(void *))dlvsym(driver, "cuStreamSynchronize", "DRIVER_2");
-    say("handle", "cuLaunchKernel", "DRIVER_3", dlvsym(driver, "cuLaunchKernel", "DRIVER_3"));
+    print_result("handle", "cuLaunchKernel", "DRIVER_3", dlvsym(driver, "cuLaunchKernel", "DRIVER_3"));
     printf("%d %d %d\n", first(), second(), synchronize(NULL));
     unsigned long offset;
     printf("%s %s %s\n", file_of((void *)first, &offset), file_of((void *)second, &offset), file_of((void *)synchronize, &offset));

@@ -1,6 +1,6 @@
 /*
- * A program that uses the device: ROUNDS times, launches COMMANDS commands of LENGTH_US each and waits for them. Says
- * what it has done, and ends with the status it is given.
+ * Launches COMMANDS commands of LENGTH_US each and waits for them, ROUNDS times. Prints a line for each round, and exits
+ * with STATUS.
  *
  *   work [-q QUEUES] [-s STATUS] ROUNDS COMMANDS LENGTH_US
  */

@@ -1,9 +1,9 @@
 /*
- * Hints count when their functions return: the very next launch obeys them. To be run beside a service.
+ * A hint takes effect before its function returns: the next launch follows it. Needs a service.
  *
- *   at_once ROUNDS PRIORITY    PRIORITY is one that may not run here; says how many launches were looked at
+ *   at_once ROUNDS PRIORITY    PRIORITY is one that is held here; prints how many launches were checked
  *
- * What may not run is given a moment to run all the same: one that is held has all the time in the world.
+ * A command that must not run gets some time to run by mistake.
  */
 #include "check.h"
 
@@ -14,7 +14,7 @@ static XResult work(HwQueueHandle hwq, void *data) {
 
 static int looked = 0;
 
-/* Submits one command, which is not to be launched. */
+/* Submits one command, which must not be launched. */
 static void is_held(Lane *lane, HwCommandHandle command) {
     uint64_t done = finished(lane->queue);
     OK(XQueueSubmit(lane->xq, command));
@@ -23,7 +23,7 @@ static void is_held(Lane *lane, HwCommandHandle command) {
     looked++;
 }
 
-/* Lets the queue go, and its command with it. */
+/* Resumes the queue, so that its command runs. */
 static void let_go(Lane *lane) {
     uint64_t done = finished(lane->queue);
     OK(XHintPriority(lane->xq, 10));
@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     HwCommandHandle command;
     OK(HwCommandCreateCallback(&command, work, lane.queue));
     for (int round = 0; round < rounds; round++) {
-        /* A scheduler: nobody holds the program, until the service does with the hint from before. */
+        /* Changing the scheduler: the program is not held until the service applies the earlier hint. */
         OK(XHintPriority(lane.xq, low));
         OK(XQueueSubmit(lane.xq, command));
         OK(XQueueWaitAll(lane.xq));
@@ -46,12 +46,12 @@ int main(int argc, char **argv) {
         is_held(&lane, command);
         let_go(&lane);
 
-        /* A priority. */
+        /* Changing the priority. */
         OK(XHintPriority(lane.xq, low));
         is_held(&lane, command);
         let_go(&lane);
 
-        /* A queue: its first launch too waits for its turn, if the program has none. */
+        /* A new queue: its first launch is held if the program is held. */
         lane_close(&lane);
         lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
         OK(HwCommandDestroy(command));

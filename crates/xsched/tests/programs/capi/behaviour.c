@@ -1,9 +1,9 @@
 /*
- * Everything the C interface promises, one function per promise. Ends with status 0 if all of it holds.
+ * The documented behavior of the C interface, one function for each statement. Exits with status 0 if all of it holds.
  *
  *   behaviour hooked|unhooked
  *
- * Hooked: launches on the vendor's queue pass our hooks. The simulated device has to lack level 3.
+ * hooked: launches on the vendor's queue go through the hooks. The simulated device must not support level 3.
  */
 #include <sys/wait.h>
 
@@ -12,7 +12,7 @@
 
 static int hooked;
 
-/* A command that launches work on the queue it is given, and notes its turn. */
+/* A command that launches work on its queue, and records its position. */
 typedef struct {
     xsim_queue_t queue;
     uint64_t length_ns;
@@ -80,7 +80,7 @@ static void rubbish_is_an_error_and_nothing_worse(void) {
 
     XQueueState state;
     int64_t count;
-    /* None at all, of another kind, and made up. */
+    /* Null, of another kind, and invalid. */
     struct {
         uint64_t handle;
         XResult answer;
@@ -197,7 +197,7 @@ static void a_suspended_queue_launches_nothing(void) {
             CHECK(finished(lane.queue) == before + 10);
             CHECK(state_of(lane.xq) == kQueueStateIdle);
         }
-        /* A queue that is destroyed lets go whom it held. */
+        /* Destroying a queue releases the threads that it held. */
         OK(XQueueSuspend(lane.xq, kQueueSuspendFlagNone));
         CHECK(pthread_create(&thread, NULL, launch_ten, lane.queue) == 0);
         while (state_of(lane.xq) != kQueueStateReady) pause_ms(1);
@@ -227,7 +227,7 @@ static void suspending_waits_for_what_its_flags_say(void) {
         OK(XQueueResume(lane.xq, kQueueResumeFlagNone));
         destroy_commands(commands, COMMANDS);
     }
-    /* What was launched is waited for, what was not stays. */
+    /* Waits for launched commands; other commands stay queued. */
     forget_turns();
     OK(XQueueSetLaunchConfig(lane.xq, 2, 1));
     submit_numbered(&lane, work, commands, COMMANDS, 2000000);
@@ -254,7 +254,7 @@ static void commands_run_in_order_with_few_in_flight(void) {
     Lane lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
     forget_turns();
     submit_numbered(&lane, work, commands, COMMANDS, 20000);
-    /* Narrower and wider while it runs. */
+    /* The window changes while the queue runs. */
     for (int n = 0; turns_so_far() < COMMANDS; n++) {
         int64_t threshold = thresholds[n % 4];
         OK(XQueueSetLaunchConfig(lane.xq, threshold, threshold > 1 ? threshold / 2 : 1));
@@ -268,7 +268,7 @@ static void commands_run_in_order_with_few_in_flight(void) {
     CHECK(finished(lane.queue) == COMMANDS);
     destroy_commands(commands, COMMANDS);
 
-    /* With 4 at most: the device is never more than 4 behind the launches. */
+    /* With a window of 4, the device is never more than 4 commands behind. */
     OK(XQueueSetLaunchConfig(lane.xq, 4, 2));
     forget_turns();
     submit_numbered(&lane, work, commands, 40, 300000);
@@ -300,7 +300,7 @@ static void waiting_commands_can_be_dropped(void) {
     OK(XQueueWaitAll(lane.xq));
     CHECK(turns_so_far() == 0);
     EXPECT(kXSchedErrorNotFound, XQueueWait(lane.xq, commands[3]));
-    /* They can be submitted again. */
+    /* Commands can be submitted again. */
     OK(XQueueSubmit(lane.xq, commands[3]));
     OK(XQueueSubmit(lane.xq, commands[3]));
     OK(XQueueWait(lane.xq, commands[3]));
@@ -323,7 +323,7 @@ static void waiting_for_a_command_waits_for_it_and_tells_its_answer(void) {
     OK(XQueueSubmit(lane.xq, refused));
     EXPECT(kXSchedErrorHardware, XQueueWait(lane.xq, refused));
     OK(XQueueWaitAll(lane.xq));
-    /* Submitted, then forgotten: it runs all the same. */
+    /* A command that is destroyed after it was submitted runs. */
     OK(XQueueSubmit(lane.xq, command));
     OK(HwCommandDestroy(command));
     OK(XQueueWaitAll(lane.xq));
@@ -343,7 +343,7 @@ static int last_of[4];
 static XResult in_its_order(HwQueueHandle hwq, void *data) {
     (void)hwq;
     int which = (int)((intptr_t)data >> 16), number = (int)((intptr_t)data & 0xffff);
-    /* One queue's commands run one at a time: no lock is needed. */
+    /* The commands of one queue run one at a time, so no lock is needed. */
     CHECK(last_of[which] == number);
     last_of[which] = number + 1;
     return kXSchedSuccess;
@@ -393,7 +393,7 @@ static void with_blocking_submit_the_submitter_launches(void) {
     OK(XQueueWait(lane.xq, command));
     CHECK(finished(lane.queue) == 1);
     OK(HwCommandDestroy(command));
-    /* Suspended: whoever submits waits. */
+    /* Suspended: the submitting thread waits. */
     OK(XQueueSuspend(lane.xq, kQueueSuspendFlagNone));
     pthread_t thread;
     Submitter submitter = {&lane, 0, 1};
@@ -517,14 +517,14 @@ static void hints_count_at_once(void) {
     OK(XHintPriority(low.xq, PRIORITY_DEFAULT));
     OK(XQueueWaitAll(low.xq));
     CHECK(turns_so_far() == COMMANDS);
-    /* The program alone decides: nobody holds it whatever its hints say. */
+    /* The program schedules itself: no hint holds it. */
     OK(XHintPriority(low.xq, PRIORITY_NO_EXECUTE));
     OK(XHintSetScheduler(kSchedulerAppManaged, kPolicyUnknown));
     OK(XQueueSubmit(low.xq, commands[0]));
     OK(XQueueWait(low.xq, commands[0]));
     destroy_commands(commands, COMMANDS);
     lane_close(&low);
-    /* Its hints went with it. */
+    /* Its hints were removed with it. */
     OK(XHintSetScheduler(kSchedulerLocal, kPolicyHighestPriorityFirst));
     Lane next = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
     Work work = {next.queue, 1000, 0};

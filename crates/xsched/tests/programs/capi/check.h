@@ -1,4 +1,4 @@
-/* What the programs here share: checks that say where they failed, and a queue of the simulated device. */
+/* Functions that the test programs share: checks that print where they failed, and a queue of the simulated device. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -22,12 +22,12 @@ static XResult kernel(HwQueueHandle hwq, void *stream) {
     uint32_t one = 1;
     void *parameters[] = {&ns, &counter, &counter, &one, &count};
     (void)hwq;
-    /* Commands are launched by a thread of the queue's. */
+    /* The queue's thread launches commands. */
     if (set_current(context) != 0) return kXSchedErrorHardware;
     return launch(add, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL) == 0 ? kXSchedSuccess : kXSchedErrorHardware;
 }
 
-/* The driver's function of this name, given its type. */
+/* The driver's function of this name, with its type. */
 #define REACH(name, ...) \
     Code (*name)(__VA_ARGS__); \
     *(void **)&name = dlsym(driver, #name); \
@@ -59,7 +59,7 @@ int main(int argc, char **argv) {
     OK(CudaQueueCreate(&hwq, stream));
     OK(CudaQueueGet(&same, stream));
     CHECK(same == hwq);
-    /* The default stream is a stream too. */
+    /* The default stream can be used too. */
     OK(CudaQueueCreate(&other, NULL));
     CHECK(other != hwq);
     OK(XQueueCreate(&xq, hwq, kPreemptLevelBlock, 0));

@@ -1,4 +1,4 @@
-// The headers in C++: every name with the number the reference gives it, and every function with its type.
+// The headers in C++: every name with the number of the original C++ XSched, and every function with its type.
 #include <cstdio>
 #include <type_traits>
 
@@ -8,7 +8,7 @@
 #include "xsched/hip/hal.h"
 #include "xsched/opencl/hal.h"
 #include "xsched/xsim/hal.h"
-// Twice does no harm.
+// Including a header twice is allowed.
 #include "xsched/xsched.h"
 
 #define IS(name, number) static_assert(static_cast<long long>(name) == (number), #name)
@@ -76,7 +76,7 @@ TYPE(OclQueueCreate, HwQueueHandle *, _cl_command_queue *);
 TYPE(XsimQueueCreate, HwQueueHandle *, xsim_queue *);
 
 int main() {
-    // The links the reference has are all here, and one of them is enough.
+    // All library names of the original exist, and linking one of them is enough.
     if (XQueueDestroy(0) != kXSchedErrorInvalidValue) return 1;
     std::puts("compiled");
     return 0;

@@ -1,11 +1,11 @@
 /*
- * Many empty commands through several queues, one thread each: what one costs, and whether memory grows.
+ * Many empty commands through several queues, one thread each: the cost of a command, and the growth of memory.
  *
  *   many COMMANDS QUEUES [reuse]
  *
  * Prints the nanoseconds per command, from its submission until all have completed, and the kilobytes of memory in use
- * after a tenth of the commands and at the end. With `reuse` one command is submitted again and again; without, each is
- * made and forgotten.
+ * after a tenth of the commands and at the end. With `reuse` one command is submitted repeatedly; without, each is
+ * created and destroyed.
  */
 #include "check.h"
 

@@ -1,4 +1,4 @@
-/* The interface on an OpenCL queue. Ends with 3 where there is no OpenCL device. */
+/* The interface on an OpenCL queue. Exits with status 3 without an OpenCL device. */
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ static XResult fill(HwQueueHandle hwq, void *pattern) {
                                                                                                : kXSchedErrorHardware;
 }
 
-/* What the device has, as a queue sees it that nobody controls. */
+/* The data on the device, read through a queue that is not scheduled. */
 static unsigned there(void) {
     unsigned value = 0;
     CHECK(clEnqueueReadBuffer(other, buffer, CL_TRUE, 4092, 4, &value, 0, NULL, NULL) == CL_SUCCESS);

@@ -1,10 +1,10 @@
 /*
- * Random calls from several threads on handles that all of them share, make and destroy: nothing may crash, hang, or
- * answer with anything but what the header allows.
+ * Random calls from several threads on handles that all of them share, create and destroy. No call may crash, hang, or
+ * return a code that the header does not document.
  *
  *   random CALLS THREADS SEED
  *
- * Prints how often each code was answered.
+ * Prints how often each code was returned.
  */
 #include <stdatomic.h>
 
@@ -13,7 +13,7 @@
 enum { PLACES = 8 };
 
 static xsim_device_t device;
-/* The vendor's queues outlive all that is made of them. */
+/* The vendor's queues outlive every handle for them. */
 static xsim_queue_t vendors[PLACES];
 static _Atomic uint64_t hw_queues[PLACES], queues[PLACES], commands[PLACES];
 static _Atomic long answers[8];
@@ -45,7 +45,7 @@ static void note(XResult answer) {
     answers[answer]++;
 }
 
-/* Mostly a handle of the right kind, alive or stale; sometimes rubbish. */
+/* Mostly a handle of the correct kind, valid or stale; sometimes an invalid value. */
 static uint64_t some(_Atomic uint64_t *handles, uint64_t random) {
     if (random % 61 == 0) return random;
     if (random % 67 == 0) return 0;
@@ -95,7 +95,7 @@ static void one_call(uint64_t random, uint64_t more) {
     }
 }
 
-/* What anybody has suspended is let go now and then, as somebody has to: also those whose handle was lost. */
+/* Every queue is resumed regularly, also a queue whose handle was overwritten, so that no thread waits without end. */
 static _Atomic int over;
 
 static void *let_go(void *data) {
@@ -107,7 +107,7 @@ static void *let_go(void *data) {
             if (XsimQueueCreate(&hwq, vendors[n]) != kXSchedSuccess || XQueueGet(&xq, hwq) != kXSchedSuccess) continue;
             XQueueResume(xq, kQueueResumeFlagNone);
             XHintPriority(xq, PRIORITY_DEFAULT);
-            /* A share of nothing is never let run by the policy that is strict about shares. */
+            /* The strict share policy never runs a task with a share of 0. */
             XHintUtilization(xq, UTILIZATION_DEFAULT);
         }
         pause_ms(1);

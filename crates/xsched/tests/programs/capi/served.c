@@ -1,12 +1,12 @@
 /*
- * A program beside the service: tells it what it would like, and works whenever it is told to.
+ * A program with hints for the service, which runs commands for each line of input.
  *
- *   served global          puts a queue under the service's control itself, with a priority of 7
- *   served global hints    the same, with hints in the place of commands
- *   served adopted         finds that its queue is scheduled already
+ *   served global          creates a queue that the service schedules, with a priority of 7
+ *   served global hints    the same, with hints instead of commands
+ *   served adopted         its queue is already scheduled
  *
- * Each line on standard input has it submit ten commands and wait for them; then it says how many were done. Or it gives a
- * hint, and says whether the service has heard it.
+ * For each line of input it submits ten commands, waits for them, and prints how many have completed. Or it sends a hint,
+ * and prints whether the service has accepted it.
  */
 #include "check.h"
 
@@ -26,7 +26,7 @@ int main(int argc, char **argv) {
         OK(XsimQueueCreate(&lane.hwq, lane.queue));
         OK(XQueueGet(&lane.xq, lane.hwq));
         EXPECT(kXSchedErrorNotAllowed, XQueueCreate(&same, lane.hwq, kPreemptLevelBlock, 0));
-        /* Who gives the handle back is still scheduled, and gets another. */
+        /* Destroying the handle does not unschedule the queue; a new handle is a different one. */
         OK(XQueueDestroy(lane.xq));
         EXPECT(kXSchedErrorNotFound, XQueueResume(lane.xq, 0));
         OK(XQueueCreate(&lane.xq, lane.hwq, kPreemptLevelBlock, 0));
@@ -42,9 +42,9 @@ int main(int argc, char **argv) {
     fflush(stdout);
     while (getchar() == '\n') {
         if (hints) {
-            XResult answer = XHintPriority(lane.xq, 6);
-            CHECK(answer == kXSchedSuccess || answer == kXSchedErrorBadResponse);
-            printf("%s\n", answer == kXSchedSuccess ? "accepted" : "rejected");
+            XResult result = XHintPriority(lane.xq, 6);
+            CHECK(result == kXSchedSuccess || result == kXSchedErrorBadResponse);
+            printf("%s\n", result == kXSchedSuccess ? "accepted" : "rejected");
             fflush(stdout);
             continue;
         }

@@ -1,6 +1,6 @@
 /*
- * The C interface on HIP streams: one of the runtime that the program is linked to, and one of another copy, as a Python package
- * brings one along. Each is made known before anything was launched on it, held, and let go on.
+ * The C interface on HIP streams: a stream of the runtime that the program is linked to, and a stream of a second copy, as
+ * in a Python package. Each stream is registered before its first launch, suspended and resumed.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -19,7 +19,7 @@ typedef hipError_t (*Register)(void *, const void *, const char *, const char *,
 static char increment;
 static uint64_t counted;
 
-typedef struct { Launch launch; hipStream_t stream; int answer; } Thread;
+typedef struct { Launch launch; hipStream_t stream; int result; } Thread;
 
 static void check(int is_correct, const char *what) {
     if (!is_correct) {
@@ -33,7 +33,7 @@ static void *launch_one(void *of) {
     dim3 one = {1, 1, 1};
     uint64_t *counter = &counted;
     void *args[] = {&counter};
-    thread->answer = thread->launch(&increment, one, one, args, 0, thread->stream);
+    thread->result = thread->launch(&increment, one, one, args, 0, thread->stream);
     return NULL;
 }
 
@@ -51,20 +51,20 @@ static void suspend_and_resume(const char *runtime_name, Launch launch, Create c
     uint64_t before = count();
     Thread thread = {launch, stream, -1};
     launch_one(&thread);
-    check(thread.answer == 0 && count() == before + 1, "it launches");
-    check(XQueueSuspend(xq, kQueueSuspendFlagSyncHwQueue) == kXSchedSuccess, "it is suspended");
-    pthread_t other;
-    thread.answer = -1;
-    pthread_create(&other, NULL, launch_one, &thread);
-    struct timespec while_ago = {.tv_nsec = 100000000};
-    nanosleep(&while_ago, NULL);
-    check(count() == before + 1, "it is held");
-    check(XQueueQuery(xq, &state) == kXSchedSuccess && state == kQueueStateReady, "it is ready");
-    check(XQueueResume(xq, kQueueResumeFlagNone) == kXSchedSuccess, "it is resumed");
-    pthread_join(other, NULL);
-    check(thread.answer == 0 && count() == before + 2, "it goes on");
-    check(synchronize(stream) == 0 && XQueueWaitAll(xq) == kXSchedSuccess, "it is done");
-    check(XQueueDestroy(xq) == kXSchedSuccess && HwQueueDestroy(hwq) == kXSchedSuccess, "it is let go");
+    check(thread.result == 0 && count() == before + 1, "the launch arrives");
+    check(XQueueSuspend(xq, kQueueSuspendFlagSyncHwQueue) == kXSchedSuccess, "suspend");
+    pthread_t launcher;
+    thread.result = -1;
+    pthread_create(&launcher, NULL, launch_one, &thread);
+    struct timespec pause = {.tv_nsec = 100000000};
+    nanosleep(&pause, NULL);
+    check(count() == before + 1, "the launch is held");
+    check(XQueueQuery(xq, &state) == kXSchedSuccess && state == kQueueStateReady, "the queue is ready");
+    check(XQueueResume(xq, kQueueResumeFlagNone) == kXSchedSuccess, "resume");
+    pthread_join(launcher, NULL);
+    check(thread.result == 0 && count() == before + 2, "the held launch arrives");
+    check(synchronize(stream) == 0 && XQueueWaitAll(xq) == kXSchedSuccess, "wait for completion");
+    check(XQueueDestroy(xq) == kXSchedSuccess && HwQueueDestroy(hwq) == kXSchedSuccess, "destroy");
     printf("%s: correct\n", runtime_name);
 }
 
@@ -74,19 +74,19 @@ int main(void) {
     __hipRegisterFunction(NULL, &increment, "increment", "increment", 0, NULL, NULL, NULL, NULL, NULL);
     suspend_and_resume("linked runtime", hipLaunchKernel, hipStreamCreate, hipStreamSynchronize);
     void *runtime = dlopen(getenv("HIP_RUNTIME"), RTLD_NOW | RTLD_LOCAL);
-    check(runtime != NULL, "there is another copy");
+    check(runtime != NULL, "the second copy loads");
     Create create = (Create)dlsym(runtime, "hipStreamCreate");
     ((Register)dlsym(runtime, "__hipRegisterFunction"))(NULL, &increment, "increment", "increment", 0, NULL, NULL, NULL, NULL, NULL);
-    /* Nothing of the other copy that launches has been looked up yet. */
-    check(create(&stream) == 0 && HipQueueCreate(&none, (struct ihipStream_t *)stream) == kXSchedSuccess, "a stream of the other copy");
+    /* No launching function of the second copy has been looked up yet. */
+    check(create(&stream) == 0 && HipQueueCreate(&none, (struct ihipStream_t *)stream) == kXSchedSuccess, "a stream of the second copy");
     Launch launch = (Launch)dlsym(runtime, "hipLaunchKernel");
-    Thread stranger = {hipLaunchKernel, stream, 0};
-    launch_one(&stranger);
-    check(stranger.answer == 709, "it is unknown to the program's own copy");
-    check(hipGetLastError() == 709 && hipGetLastError() == 0, "an error of the program's own, and no other");
+    Thread foreign = {hipLaunchKernel, stream, 0};
+    launch_one(&foreign);
+    check(foreign.result == 709, "the linked runtime rejects a stream of the second copy");
+    check(hipGetLastError() == 709 && hipGetLastError() == 0, "the last error is that of the launch only");
     suspend_and_resume("second runtime", launch, create, (Synchronize)dlsym(runtime, "hipStreamSynchronize"));
-    check(HipQueueCreate(&none, (struct ihipStream_t *)&increment) != kXSchedSuccess, "what is no stream is refused");
-    check(HipQueueCreate(NULL, (struct ihipStream_t *)stream) != kXSchedSuccess, "and so is no place");
-    check(hipGetLastError() == 0, "no error is left behind");
+    check(HipQueueCreate(&none, (struct ihipStream_t *)&increment) != kXSchedSuccess, "an invalid stream is rejected");
+    check(HipQueueCreate(NULL, (struct ihipStream_t *)stream) != kXSchedSuccess, "a null result pointer is rejected");
+    check(hipGetLastError() == 0, "no error is left");
     return 0;
 }

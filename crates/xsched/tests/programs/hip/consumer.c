@@ -1,15 +1,15 @@
 /*
- * A user of HIP, as a program, or as a library that a program opens for itself, as Python does:
+ * Uses HIP, as a program, or as a library opened with RTLD_LOCAL, as Python opens its modules:
  *
- *   forms                                          launches in every form there is; says how many arrived
- *   work ROUNDS COMMANDS LENGTH_US [DEVICE]        launches and waits, round after round
- *   requests COUNT COMMANDS LENGTH_US PERIOD_MS    says for each request how many microseconds it took, then waits for input
+ *   forms                                          launches in every form; prints how many arrived
+ *   work ROUNDS COMMANDS LENGTH_US [DEVICE]        launches and waits in rounds
+ *   requests COUNT COMMANDS LENGTH_US PERIOD_MS    prints the latency of each request in microseconds, then waits for input
  *   cost BATCHES                                   nanoseconds for one launch of an empty kernel, the best of so many batches
- *   errors                                         what the last error is after this and that
+ *   errors                                         prints the last error after valid and invalid calls
  *   own [DEVICE]                                   launches on both default streams, and waits for input, not for the device
- *   churn STREAMS                                  makes streams, uses them and destroys them, one after the other
- *   resets ROUNDS COMMANDS LENGTH_US               works, and resets the device
- *   tensors                                        random numbers, a product and a stream of one's own, as PyTorch has them
+ *   churn STREAMS                                  creates, uses and destroys streams, one at a time
+ *   resets ROUNDS COMMANDS LENGTH_US               runs commands, and resets the device
+ *   tensors                                        random numbers, a matrix product and a new stream, as in PyTorch
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,7 +91,7 @@ static int forms(void) {
     size_t nodes = 0;
     must(hipStreamBeginCapture(plain, 0), "begin");
     for (int n = 0; n < 5; n++) {
-        /* What is captured runs at once on this device, and once more as a graph that does nothing. */
+        /* This device runs captured work at once; the graph itself does nothing. */
         must(hipLaunchKernel(&increment, one, one, args, 0, plain), "captured");
         must(hipLaunchKernel(&increment, one, one, args, 0, flagged), "beside it");
     }
@@ -146,7 +146,7 @@ static int requests(long count, long commands, long length_us, long period_ms) {
     return 0;
 }
 
-/* Reads back what it computed: at once, and when nothing has been seen of it for a while. */
+/* Reads results back: at once, and after a pause. */
 static int reads(long commands, long length_us, long pause_us) {
     uint64_t *counter, counted = 0;
     void *args[] = {&counter};
@@ -202,7 +202,7 @@ static int errors(void) {
     return 0;
 }
 
-/* The arguments of the launch are gone when it returns. */
+/* The arguments of the launch are invalid after it returns. */
 static hipError_t launch_fill(float *to, float value, uint64_t count, hipStream_t stream) {
     void *args[] = {&to, &value, &count};
     return hipLaunchKernel(&fill, one, one, args, 0, stream);
@@ -227,7 +227,7 @@ static int tensors(void) {
     int code = launch_fill(a, 1, COUNT, NULL);
     overwrite_stack();
     printf("randn: %d\n", code);
-    /* What rocBLAS does: a module's function; and it gives up if anything failed before. */
+    /* Like rocBLAS: launches a module's function, and fails if the last error is set. */
     hipModule_t module = NULL;
     hipFunction_t function = NULL;
     code = hipModuleLoadData(&module, &module);

@@ -1,7 +1,6 @@
 /*
- * What the programs here need of HIP, by AMD's names. With LOOK_UP, nothing is linked: the runtime is opened, and its
- * functions are asked for one by one, half of them by its own look-up function; with BY_VERSION, all of them with the version
- * that each came with.
+ * The parts of HIP that the test programs use, by AMD's names. With LOOK_UP, the runtime is opened with dlopen, and its
+ * functions are looked up one by one, half of them with hipGetProcAddress; with BY_VERSION, all of them with dlvsym.
  */
 #ifndef HIP_H
 #define HIP_H
@@ -89,7 +88,7 @@ FUNCTIONS(HIP)
 #undef HIP
 #define TEXT(name) #name
 static void look_up(void) {
-    /* As those do who pick any runtime: local to themselves. */
+    /* RTLD_LOCAL, as in programs that select one of several runtimes. */
     const char *file = getenv("HIP_RUNTIME");
     void *runtime = dlopen(file ? file : "libamdhip64.so.6", RTLD_NOW | RTLD_LOCAL);
     if (runtime == NULL) {

@@ -1,13 +1,13 @@
 /*
- * A user of ROCr without HIP: writes packets into queues and rings their doorbells.
+ * Uses ROCr without HIP: writes packets into queues and rings their doorbells.
  *
- *   forms                                          packets in every form; says how many are done
- *   work ROUNDS COMMANDS LENGTH_US                 kernels on two queues, round after round
- *   requests COUNT COMMANDS LENGTH_US PERIOD_MS    says for each request how many microseconds it took, then waits for input
+ *   forms                                          packets in every form; prints how many completed
+ *   work ROUNDS COMMANDS LENGTH_US                 kernels on two queues, in rounds
+ *   requests COUNT COMMANDS LENGTH_US PERIOD_MS    prints the latency of each request in microseconds, then waits for input
  *   cost BATCHES                                   nanoseconds for one ring of a doorbell, the best of so many batches
- *   again                                          the same as forms, after the runtime was ended and begun anew
+ *   again                                          the same as forms, twice, with hsa_shut_down in between
  *
- * With HIP_RUNTIME, that library is opened first, as by a program that has HIP too.
+ * With HIP_RUNTIME, opens that library first, like a program that also uses HIP.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -80,7 +80,7 @@ static void wait_for(uint64_t signal) {
     }
 }
 
-/* A place for one packet. */
+/* The slot of one packet. */
 static uint64_t reserve(hsa_queue_t *queue) {
     uint64_t index;
     if (queue->type == SINGLE) {
@@ -128,7 +128,7 @@ static int forms(void) {
     hsa_queue_t *shared = make_queue(MULTI), *own = make_queue(SINGLE);
     uint64_t done = make_signal(1000000);
 
-    /* Four threads on one queue, and this one on a queue that nobody else may write to. */
+    /* Four threads on one queue, and this thread on a single-producer queue. */
     pthread_t threads[4];
     Share share = {shared, length, done};
     for (int n = 0; n < 4; n++) pthread_create(&threads[n], NULL, launch_many, &share);
@@ -136,14 +136,14 @@ static int forms(void) {
     for (int n = 0; n < 4; n++) pthread_join(threads[n], NULL);
     expected += 500;
 
-    /* Many packets, and one ring for all. */
+    /* Many packets with one doorbell. */
     kernel_packet packet = {.kernel = 1, .kernarg = &length, .done = done};
     uint64_t last = 0;
     for (int n = 0; n < 50; n++) write_packet(shared, last = reserve(shared), &packet, KERNEL | IN_ORDER);
     hsa_signal_store_relaxed(shared->doorbell, (int64_t)last);
     expected += 50;
 
-    /* What waits for a thread of this program, and more behind it than the scheduler lets be under way. */
+    /* A packet that waits for a thread of this program, and more packets after it than the window allows. */
     uint64_t gate = make_signal(1);
     barrier_packet barrier = {.after = {gate}, .done = done};
     write_packet(shared, last = reserve(shared), &barrier, BARRIER_AND | IN_ORDER);

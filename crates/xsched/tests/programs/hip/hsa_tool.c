@@ -1,4 +1,4 @@
-/* A tool that is named in HSA_TOOLS_LIB: counts the queues that are made and the doorbells that are rung, and says so at the end. */
+/* A tool for HSA_TOOLS_LIB: counts created queues and doorbells, and prints the counts at exit. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

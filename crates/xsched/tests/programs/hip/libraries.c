@@ -1,6 +1,6 @@
 /*
- * AMD's real libraries: makes a handle of each and, with rocBLAS, a product of matrices, and says what each call answers.
- * Each is opened for itself alone, as Python does with its modules.
+ * AMD's real libraries: creates a handle of each and, with rocBLAS, a matrix product, and prints the result of each call.
+ * Each library is opened with RTLD_LOCAL, as Python opens its modules.
  */
 #include <dlfcn.h>
 #include <stdio.h>

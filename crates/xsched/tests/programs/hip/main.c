@@ -1,4 +1,4 @@
-/* Runs a consumer: its own, or those that OPEN lists, opened for themselves alone, as Python does with its modules. */
+/* Runs the linked consumer, or the libraries in OPEN, opened with RTLD_LOCAL as Python opens its modules. */
 #ifdef OPEN
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /*
- * An interposer as people write it at first, with the faults that NAIVE names:
- *   copy    opens a runtime of its own by path (NAIVE_RUNTIME) and calls that one
- *   call    asks the runtime a question that always fails on AMD before it launches
- *   defer   launches later, from a thread of its own, with the caller's pointers
+ * A naive interposer, with the faults that NAIVE names:
+ *   copy    opens a second runtime by path (NAIVE_RUNTIME) and calls it
+ *   call    calls a function that always fails on AMD before it launches
+ *   defer   launches later, on its own thread, with the caller's pointers
  */
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* A profiler: wraps one function of the table that the runtime hands to it, and says at the end how often it was called. */
+/* A profiler: wraps one function of the runtime's table, and prints the number of calls at exit. */
 #include <stdio.h>
 #include <string.h>
 #include "hip.h"

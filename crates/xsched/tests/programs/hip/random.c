@@ -1,4 +1,4 @@
-/* Real rocRAND: makes random numbers on a stream of its own and on the default stream, and says what each call answers. */
+/* Real rocRAND: generates random numbers on a new stream and on the default stream, and prints the result of each call. */
 #include <stdio.h>
 #include "hip.h"
 

@@ -1,4 +1,4 @@
-/* Begins AMD's real ROCr, uses a signal, ends it, and does so once more; says what each call answers. */
+/* Initializes AMD's real ROCr, uses a signal and shuts ROCr down, twice; prints the result of each call. */
 #include <stdint.h>
 #include <stdio.h>
 

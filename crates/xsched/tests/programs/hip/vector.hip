@@ -1,4 +1,4 @@
-// A program as people write it, for AMD's own compiler and runtime: adds two vectors, and says what each call answers.
+// An ordinary program for AMD's compiler and runtime: adds two vectors, and prints the result of each call.
 #include <hip/hip_runtime.h>
 #include <cstdio>
 #include <vector>
