@@ -1,7 +1,7 @@
-//! Gives the library the name that programs linked to it ask for: one for all versions that fit together.
+//! Sets the soname: one name for all compatible versions.
 
 fn main() {
-    // A preloaded copy answers to this name too, so a program that is linked to the library has one copy, not two.
+    // The loader matches a preloaded copy against this name, so that a program that is linked to the library has one copy.
     let major = env!("CARGO_PKG_VERSION_MAJOR");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libxsched.so.{major}");
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,29 +1,29 @@
-//! Streams that are being captured: what goes into one is recorded, not run.
+//! Stream capture: work that is launched on a captured stream is recorded into a graph, not run.
 //!
-//! While there is one, nothing of ours is put into any stream: some kinds of capture are spoilt by whatever else the
-//! program does, and a marker in a graph would be placed at every replay.
+//! While a capture is active, the library places nothing into any stream. Some kinds of capture fail if the program launches
+//! anything else, and a captured marker would be placed at every replay of the graph.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The captures of a platform.
+/// The captures of one platform.
 pub(crate) struct Captures {
-    under_way: AtomicUsize,
-    /// Threads that are putting something of ours into a stream.
+    active: AtomicUsize,
+    /// Threads that are placing something of the library into a stream.
     placing: AtomicUsize,
 }
 
 impl Captures {
     pub(crate) const fn new() -> Self {
-        Self { under_way: AtomicUsize::new(0), placing: AtomicUsize::new(0) }
+        Self { active: AtomicUsize::new(0), placing: AtomicUsize::new(0) }
     }
 
-    /// Whether a capture is under way, or about to begin.
+    /// Whether a capture is active or about to begin.
     pub(crate) fn is_capturing(&self) -> bool {
-        self.under_way.load(Ordering::SeqCst) != 0
+        self.active.load(Ordering::SeqCst) != 0
     }
 
-    /// Does `work`, which puts something of ours into a stream, unless a capture is under way.
+    /// Calls `work`, which places something of the library into a stream, unless a capture is active.
     pub(crate) fn unless_capturing<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
         struct Placing<'a>(&'a AtomicUsize);
         impl Drop for Placing<'_> {
@@ -31,15 +31,15 @@ impl Captures {
                 self.0.fetch_sub(1, Ordering::SeqCst);
             }
         }
-        // Said first, looked second; `begin` does it the other way round. So one of the two sees the other.
+        // Announce first, then check. `begin` announces and checks the other way round, so that one of the two sees the other.
         self.placing.fetch_add(1, Ordering::SeqCst);
         let _placing = Placing(&self.placing);
         (!self.is_capturing()).then(work)
     }
 
-    /// A capture is about to begin. Returns when nothing of ours is on its way into a stream.
+    /// A capture is about to begin. Returns when no thread is placing anything of the library.
     pub(crate) fn begin(&self) {
-        self.under_way.fetch_add(1, Ordering::SeqCst);
+        self.active.fetch_add(1, Ordering::SeqCst);
         while self.placing.load(Ordering::SeqCst) != 0 {
             std::thread::sleep(Duration::from_micros(5));
         }
@@ -47,7 +47,7 @@ impl Captures {
 
     /// A capture has ended, or never began.
     pub(crate) fn end(&self) {
-        let _ = self.under_way.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        let _ = self.active.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
     }
 }
 
@@ -57,7 +57,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     #[test]
-    fn nothing_is_placed_once_a_capture_has_begun() {
+    fn nothing_is_placed_during_a_capture() {
         let (captures, records, end) = (Captures::new(), AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|threads| {
             for _ in 0..2 {
@@ -81,6 +81,6 @@ mod tests {
         });
         assert_eq!(captures.unless_capturing(|| 1), Some(1));
         captures.end();
-        assert!(!captures.is_capturing(), "what never began has ended");
+        assert!(!captures.is_capturing(), "ending a capture that never began changes the count");
     }
 }

@@ -1,6 +1,6 @@
-//! How hooks are written, and the vendor's functions that we call ourselves.
+//! The lists that define hooks and declare the vendor's functions.
 
-/// Exports hooks: functions with the names and types of the vendor's, that call the vendor's.
+/// Exports hooks: functions with the names and types of the vendor's functions, which they call.
 ///
 /// ```text
 /// hooks! {
@@ -9,58 +9,58 @@
 ///     fn xsim_launch(queue: Queue, length_ns: u64) -> Code = launch;
 /// }
 /// ```
-/// Where no function can be found, a hook answers with a code of the vendor's, or with null if it is to answer with a
-/// pointer or a handle.
+/// Every name begins with the prefix. If the vendor's function cannot be found, a hook returns the given code of the vendor, or
+/// null if it returns a pointer or a handle.
 ///
-/// Each hands the call to a function or closure of this crate, here `launch(real, queue, length_ns)`, where `real()`
-/// calls the vendor's function with the same arguments, to be called exactly once. What the vendor's library calls
-/// among its own functions, and what is called from within a hook, goes straight through.
+/// A hook calls its handler, here `launch(real, queue, length_ns)`. `real()` calls the vendor's function with the same
+/// arguments; the handler calls it exactly once. Calls from inside the vendor's library or from inside a hook go straight to
+/// the vendor's function.
 ///
-/// Makes `LIBRARY` of them, for the loader's look-up function, and for [`functions`].
+/// The macro also defines `LIBRARY`, for the loader's look-up functions and for [`functions`].
 macro_rules! hooks {
     (
         prefix $prefix:literal;
         if missing return $missing:expr;
-        $( $(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) -> $answer:ty = $around:expr; )*
+        $( $(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) -> $result:ty = $handler:expr; )*
     ) => {
         $(
             $(#[$doc])*
             ///
             /// # Safety
-            /// As the vendor's function of this name demands.
+            /// The caller obeys the contract of the vendor's function of this name.
             #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C" fn $name($($argument: $kind),*) -> $answer {
-                // SAFETY: the list gives it the type that the vendor's header gives it. What comes to be stored in its
-                // place is what the loader, or the vendor's own look-up, has for this name.
+            pub(crate) unsafe extern "C" fn $name($($argument: $kind),*) -> $result {
+                // SAFETY: the list declares the type of the vendor's header. The loader, or a look-up function of the vendor,
+                // returned the address for this name.
                 let Some(real) = (unsafe { real::$name.get(crate::loader::next_definition) }) else {
-                    return crate::hooks::Missing::or($missing);
+                    return crate::hooks::MissingFunction::result($missing);
                 };
-                // SAFETY: the caller vouches for the arguments, which are passed on as they are.
+                // SAFETY: the caller vouches for the arguments, which are forwarded unchanged.
                 let real = || unsafe { real($($argument),*) };
                 if crate::duplicate_library::is_inactive_duplicate() {
                     return real();
                 }
                 match ::xsched_interpose::OutermostHook::enter() {
                     Some(_outermost) => {
-                        #[allow(clippy::redundant_closure_call, reason = "a hook may be a closure over the arguments")]
-                        ($around)(real, $($argument),*)
+                        #[allow(clippy::redundant_closure_call, reason = "the handler may be a closure")]
+                        ($handler)(real, $($argument),*)
                     }
                     None => real(),
                 }
             }
         )*
 
-        /// Where the vendor's functions are kept.
+        /// The vendor's functions.
         #[allow(non_upper_case_globals, reason = "the vendor's names")]
         mod real {
             use super::*;
             $(
-                pub(super) static $name: ::xsched_interpose::RealFunction<unsafe extern "C" fn($($kind),*) -> $answer> =
+                pub(super) static $name: ::xsched_interpose::RealFunction<unsafe extern "C" fn($($kind),*) -> $result> =
                     ::xsched_interpose::RealFunction::new(crate::hooks::c_name(concat!(stringify!($name), "\0")));
             )*
         }
 
-        /// The vendor's library.
+        /// The vendor's library and its hooks.
         pub(crate) static LIBRARY: crate::loader::VendorLibrary = crate::loader::VendorLibrary::new($prefix, &[ $(
             crate::loader::Hook {
                 name: crate::hooks::c_name(concat!(stringify!($name), "\0")),
@@ -72,7 +72,7 @@ macro_rules! hooks {
 }
 pub(crate) use hooks;
 
-/// Names functions of the vendor's that we call ourselves.
+/// Declares functions of the vendor that the platform calls itself.
 ///
 /// ```text
 /// functions! {
@@ -83,10 +83,10 @@ pub(crate) use hooks;
 macro_rules! functions {
     (
         library $library:path;
-        $( fn $name:ident($($kind:ty),*) -> $answer:ty = $ours:ident; )*
+        $( fn $name:ident($($kind:ty),*) -> $result:ty = $constant:ident; )*
     ) => { $(
-        pub(crate) static $ours: crate::loader::Function<unsafe extern "C" fn($($kind),*) -> $answer> =
-            // SAFETY: the list gives it the type that the vendor's header gives it.
+        pub(crate) static $constant: crate::loader::Function<unsafe extern "C" fn($($kind),*) -> $result> =
+            // SAFETY: the list declares the type of the vendor's header.
             unsafe {
                 crate::loader::Function::new(&$library, crate::hooks::c_name(concat!(stringify!($name), "\0")))
             };
@@ -94,10 +94,11 @@ macro_rules! functions {
 }
 pub(crate) use functions;
 
-/// Calls one of [`functions`] that answers 0 if all is well, as in `call!(MARK, queue)`, which is unsafe. Else it says why not.
+/// Calls one of [`functions`] that returns 0 on success, as in `call!(MARK, queue)`, which is unsafe. Returns the reason of a
+/// failure as text.
 macro_rules! call {
     ($function:path, $($argument:expr),*) => {
-        $function.get().ok_or_else(|| "the library lacks it".to_owned()).and_then(|function| {
+        $function.get().ok_or_else(|| "the vendor's library lacks the function".to_owned()).and_then(|function| {
             match function($($argument),*) {
                 0 => Ok(()),
                 code => Err(format!("error {code}")),
@@ -107,34 +108,34 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// What a hook answers if the vendor's function cannot be found.
-pub(crate) trait Missing {
-    /// The vendor's code for it, or null.
-    fn or(code: i32) -> Self;
+/// What a hook returns if the vendor's function cannot be found.
+pub(crate) trait MissingFunction {
+    /// The vendor's error code, or null for a type that is not a code.
+    fn result(code: i32) -> Self;
 }
 
-impl Missing for i32 {
-    fn or(code: i32) -> Self {
+impl MissingFunction for i32 {
+    fn result(code: i32) -> Self {
         code
     }
 }
 
-impl<T> Missing for *mut T {
-    fn or(_code: i32) -> Self {
+impl<T> MissingFunction for *mut T {
+    fn result(_code: i32) -> Self {
         std::ptr::null_mut()
     }
 }
 
-impl Missing for xsched_interpose::Handle {
-    fn or(_code: i32) -> Self {
+impl MissingFunction for xsched_interpose::Handle {
+    fn result(_code: i32) -> Self {
         Self::NONE
     }
 }
 
-/// A name that ends with a zero byte, as C has it. For constants: a name that does not stops the compiler.
+/// A C string from a name that ends with a zero byte. For constants: any other name is a compile error.
 pub(crate) const fn c_name(name: &'static str) -> &'static std::ffi::CStr {
     match std::ffi::CStr::from_bytes_with_nul(name.as_bytes()) {
         Ok(name) => name,
-        Err(_) => panic!("one zero byte, at the end"),
+        Err(_) => panic!("the name has one zero byte, at its end"),
     }
 }

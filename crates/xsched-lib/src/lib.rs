@@ -1,18 +1,20 @@
-//! `libxsched.so`: preloaded into programs, it stands between them and the vendor's library.
+//! `libxsched.so`: preloaded into a program, it intercepts the program's calls to a vendor's library.
 //!
-//! It is a guest there: silent unless asked (`XLOG_LEVEL`), without a thread, a descriptor or a connection before the
-//! program's first queue, and out of the way once exit has begun. Whatever goes wrong here, the vendor's function is
-//! called exactly once.
+//! The library is a guest in the process. It prints nothing unless `XLOG_LEVEL` requests it, it has no thread, descriptor or
+//! connection before the program's first queue, and it only forwards once exit has begun. Whatever fails in the library, the
+//! vendor's function is called exactly once.
 //!
-//! * `hooks`: how a hook is written: one name in one list, plus one function.
-//! * `runtime`: what the hooks share: the connection to the scheduler, and the queues.
-//! * `loader`: the loader's look-up function, through which most programs reach their driver.
-//! * `api`: the C interface, for programs that schedule themselves or say what they would like.
-//! * `copies`: what happens when the library is in a process twice.
-//! * `ioctl`: the system's function of this name, which platforms watch.
-//! * `around`, `asked`, `callback`, `polled`, `waits`: what the hooks and the queues of most platforms have in common.
-//! * `captures`: streams that are being captured, for platforms that have graphs.
-//! * `platforms`: one directory for each vendor interface.
+//! * `platforms`: one directory for each vendor interface. No other module names a vendor.
+//! * `hooks`: the lists that define hooks.
+//! * `queue_hooks`: what hooks do around the vendor's function.
+//! * `runtime`: the state that all hooks share: the connection to the scheduler, and the tracked queues.
+//! * `tracked_queue`: one tracked queue.
+//! * `loader`: the loader's look-up functions, through which most programs reach a vendor's library.
+//! * `ioctl`: the C library's function of this name, which platforms observe.
+//! * `loaded_libraries`: functions in libraries that a look-up in all libraries does not find.
+//! * `duplicate_library`: several copies of this library in one process.
+//! * `event_queue`, `event_wait_lists`, `info_query`, `driver_callbacks`, `captures`: parts that several platforms can use.
+//! * `api`: the C interface, for programs that schedule themselves or give hints.
 
 mod api;
 mod captures;

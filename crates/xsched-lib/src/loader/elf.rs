@@ -1,13 +1,13 @@
-//! Symbols of the libraries that are loaded, read from their own tables: the loader's look-up functions cannot be looked
-//! up, for we would find ourselves.
+//! Symbols of the loaded libraries, read from their symbol tables. The loader's look-up functions are hooked, so that looking
+//! them up with themselves would find the hooks.
 //!
 //! ```text
-//!   in the order they were loaded:   program   libxsched.so   others ...   libc.so.6
-//!                                                  us         └─ the first after us that has the name
+//!   in the order of loading:   program   libxsched.so   other libraries ...   libc.so.6
+//!                                                       └─ the first of these that defines the name
 //! ```
 //!
-//! May run before anything of ours, or of Rust's, is set up: no lock of ours, no allocation. What a table says is
-//! followed only as far as the library's own segments reach.
+//! The functions can run before any constructor: they take no lock of this library and allocate nothing. An address in a table
+//! is followed only if it is inside a segment of its library.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::ControlFlow;
@@ -15,12 +15,13 @@ use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
 use libc::{Elf64_Ehdr, Elf64_Phdr, Elf64_Sym, PF_R, PT_DYNAMIC, PT_LOAD, dl_phdr_info};
 
-/// What kind of thing a symbol stands for, as the table has it.
+/// The types of symbols.
 const OBJECT: u8 = 1;
 const FUNCTION: u8 = 2;
 
-/// The function of this name in the first library after ours that has it; else in the first of all others. Null if there
-/// is none. Where a library has several versions of it, any. Other copies of our library are passed over.
+/// The function of this name in the first library after this one that defines it, otherwise in the first library before it.
+/// Null if there is none. If a library has several versions of the function, any of them. Other copies of this library are
+/// skipped.
 pub(crate) fn next_function(name: &CStr) -> *mut c_void {
     let (mut passed_us, mut found) = (false, 0);
     each_library(&mut |library| {
@@ -40,7 +41,7 @@ pub(crate) fn next_function(name: &CStr) -> *mut c_void {
     with_exposed_provenance_mut(found)
 }
 
-/// A library as the loader lists it.
+/// `struct link_map`: an entry of the loader's list of libraries.
 #[repr(C)]
 struct Listed {
     base: usize,
@@ -49,7 +50,7 @@ struct Listed {
     next: *const Listed,
 }
 
-/// What the loader shows to debuggers.
+/// `struct r_debug`: what the loader publishes for debuggers.
 #[repr(C)]
 struct Shown {
     version: c_int,
@@ -60,11 +61,11 @@ unsafe extern "C" {
     static _r_debug: Shown;
 }
 
-/// A function of the C library's, from its own table. Calls nothing of anybody's, unlike the others here: what
-/// sanitizers put before the loader's functions does not work before they are set up, and that is when they call ours.
+/// A function of the C library, from its symbol table. Unlike the functions above it calls no function of the loader: a
+/// sanitizer replaces those, its replacements do not work before it is initialized, and it calls `dlsym` before that.
 pub(crate) fn libc_function(name: &CStr) -> *mut c_void {
-    // SAFETY: the loader's own list, which it fills before any library of the program begins. What it lists first, the C
-    // library among them, is never unloaded, and new entries come at the end.
+    // SAFETY: the loader fills the list before any code of the program runs. The entries of the first libraries, the C
+    // library among them, are never removed, and new entries are appended.
     let mut at = unsafe { _r_debug.first };
     while !at.is_null() {
         // SAFETY: as above.
@@ -79,7 +80,7 @@ pub(crate) fn libc_function(name: &CStr) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// By its file's name: since 2.34 it has the loader's look-up functions too, which were in a library of their own before.
+/// By the file name. Since glibc 2.34 the C library contains the loader's look-up functions; before, libdl did.
 fn is_the_c_library(path: *const c_char) -> bool {
     if path.is_null() {
         return false;
@@ -89,7 +90,7 @@ fn is_the_c_library(path: *const c_char) -> bool {
     [&b"/libc.so.6"[..], b"/libdl.so.2"].iter().any(|file| path.ends_with(file))
 }
 
-/// The data of this name in another library than ours, and whether that was loaded before it.
+/// The data symbol of this name in another library, and whether that library was loaded before this one.
 pub(crate) fn data_elsewhere(name: &CStr) -> Option<(*const c_void, bool)> {
     let (mut passed_us, mut found) = (false, None);
     each_library(&mut |library| {
@@ -104,7 +105,7 @@ pub(crate) fn data_elsewhere(name: &CStr) -> Option<(*const c_void, bool)> {
     found
 }
 
-/// Whether an address lies in another copy of our library.
+/// Whether an address is inside another copy of this library.
 pub(crate) fn is_in_a_copy(address: *const c_void) -> bool {
     let mut is = false;
     each_library(&mut |library| {
@@ -117,10 +118,10 @@ pub(crate) fn is_in_a_copy(address: *const c_void) -> bool {
 
 type Visit<'a> = &'a mut dyn FnMut(&Library<'_>) -> ControlFlow<()>;
 
-/// Shows the libraries in the order they were loaded, the program first.
+/// Calls `visit` with the libraries in the order of loading, the program first.
 fn each_library(mut visit: Visit<'_>) {
-    unsafe extern "C" fn show(info: *mut dl_phdr_info, _: usize, visit: *mut c_void) -> c_int {
-        // SAFETY: the loader describes a library that stays where it is until we return; `visit` is what was passed below.
+    unsafe extern "C" fn visit_library(info: *mut dl_phdr_info, _: usize, visit: *mut c_void) -> c_int {
+        // SAFETY: the loader does not unload the library before this returns; `visit` is the pointer that is passed below.
         let (info, visit) = unsafe { (&*info, &mut *visit.cast::<Visit<'_>>()) };
         if info.dlpi_phdr.is_null() {
             return 0;
@@ -130,8 +131,8 @@ fn each_library(mut visit: Visit<'_>) {
         let base = usize::try_from(info.dlpi_addr).unwrap_or(0);
         c_int::from(visit(&Library { base, segments }).is_break())
     }
-    // SAFETY: `show` is called with what the loader knows of each library, and with `visit`, which lives until then.
-    unsafe { libc::dl_iterate_phdr(Some(show), (&raw mut visit).cast()) };
+    // SAFETY: the loader calls `visit_library` with its records and with `visit`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit_library), (&raw mut visit).cast()) };
 }
 
 /// One entry of a library's dynamic section.
@@ -142,13 +143,13 @@ struct Entry {
     value: u64,
 }
 
-/// A library that is loaded.
+/// A loaded library.
 struct Library<'a> {
     base: usize,
     segments: &'a [Elf64_Phdr],
 }
 
-/// Where a library's tables are.
+/// The addresses of a library's tables.
 #[derive(Default)]
 struct Tables {
     symbols: usize,
@@ -157,22 +158,22 @@ struct Tables {
 }
 
 impl Library<'_> {
-    /// The C library by where it begins; none if that is not what libraries begin with.
+    /// The C library by its base address; none if there is no ELF header.
     fn at(base: usize) -> Option<Self> {
-        // SAFETY: the C library is mapped from its first byte on, where its header is.
+        // SAFETY: the C library is mapped from its first byte on, which is its header.
         let header = unsafe { with_exposed_provenance::<Elf64_Ehdr>(base).read_unaligned() };
         if header.e_ident[..4] != *b"\x7fELF" {
             return None;
         }
         let table = base.checked_add(usize::try_from(header.e_phoff).ok()?)?;
         let (table, count) = (with_exposed_provenance(table), usize::from(header.e_phnum));
-        // SAFETY: its table of segments lies behind the header, in the same pages, and is never unmapped.
+        // SAFETY: the table of segments is behind the header, in the same pages, and is never unmapped.
         let segments = unsafe { std::slice::from_raw_parts(table, count) };
         Some(Self { base, segments })
     }
 
     fn is_ours(&self) -> bool {
-        // Not an exported function: another copy of ours must not answer for it.
+        // Not an exported function: its address could be that of another copy.
         self.holds(each_library as *const () as usize, 1)
     }
 
@@ -180,7 +181,7 @@ impl Library<'_> {
         self.find(crate::duplicate_library::VERSION_SYMBOL, OBJECT).is_some()
     }
 
-    /// Whether all of these bytes lie in a segment that can be read.
+    /// Whether all of these bytes are in a readable segment.
     fn holds(&self, address: usize, length: usize) -> bool {
         self.segments.iter().filter(|segment| segment.p_type == PT_LOAD && segment.p_flags & PF_R != 0).any(
             |segment| {
@@ -201,7 +202,7 @@ impl Library<'_> {
         if !self.holds(address, size_of::<T>()) {
             return None;
         }
-        // SAFETY: the bytes are mapped and can be read, and every value of them is one of the plain types that are read.
+        // SAFETY: the bytes are mapped and readable, and the types that are read accept every value.
         Some(unsafe { with_exposed_provenance::<T>(address).read_unaligned() })
     }
 
@@ -214,7 +215,7 @@ impl Library<'_> {
         let mut tables = Tables::default();
         for index in 0.. {
             let entry: Entry = self.read(self.address(dynamic.p_vaddr), index)?;
-            // The loader has put addresses in place of offsets, but for what the kernel maps itself.
+            // The loader has replaced offsets by addresses, except in the library that the kernel maps.
             let value = usize::try_from(entry.value).ok()?;
             let place = if value < self.base { self.base + value } else { value };
             match entry.tag {
@@ -228,17 +229,17 @@ impl Library<'_> {
         Some(tables)
     }
 
-    /// Where the library has what is of this name and kind.
+    /// The address of the symbol of this name and type.
     fn find(&self, name: &CStr, kind: u8) -> Option<usize> {
         let tables = self.tables()?;
         let hash = hash(name);
-        // Buckets, the first symbol in any, and words of a filter that tells which names cannot be there.
+        // The number of buckets, the index of the first hashed symbol, and the size of the Bloom filter in words.
         let [buckets, first, words, _shift]: [u32; 4] = self.read(tables.hashes, 0)?;
         let bucket_table = tables.hashes + size_of::<[u32; 4]>() + words as usize * size_of::<u64>();
         let chain = bucket_table + buckets as usize * size_of::<u32>();
         let bucket = hash.checked_rem(buckets)?;
         let mut index: u32 = self.read(bucket_table, bucket as usize)?;
-        // The last of a chain has the lowest bit set; of the others' hashes it says nothing.
+        // The lowest bit of a hash marks the end of a chain.
         loop {
             let there: u32 = self.read(chain, index.checked_sub(first)? as usize)?;
             if there | 1 == hash | 1 {
@@ -260,7 +261,7 @@ impl Library<'_> {
     }
 }
 
-/// The hash by which libraries list their names.
+/// The hash function of the GNU hash table.
 fn hash(name: &CStr) -> u32 {
     name.to_bytes().iter().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add((*byte).into()))
 }
@@ -270,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_what_the_loader_answers() {
+    fn symbol_tables_agree_with_the_loader() {
         for name in [c"dlsym", c"dlvsym", c"ioctl", c"getpid", c"malloc", c"pthread_create"] {
             // SAFETY: a C string.
             let loaders = unsafe { crate::loader::real_dlsym()(libc::RTLD_NEXT, name.as_ptr()) };
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_c_library_has_what_the_loader_answers() {
+    fn c_library_symbols_agree_with_the_loader() {
         for name in [c"dlsym", c"dlvsym", c"getpid"] {
             assert_eq!(libc_function(name), next_function(name), "{name:?}");
         }
@@ -288,24 +289,24 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_is_not_found() {
+    fn missing_symbols_are_not_found() {
         assert!(next_function(c"no_library_has_this").is_null());
         assert!(next_function(c"").is_null());
-        assert!(next_function(c"environ").is_null(), "that is no function");
-        assert_eq!(data_elsewhere(c"getpid"), None, "that is no data");
+        assert!(next_function(c"environ").is_null(), "it is data");
+        assert_eq!(data_elsewhere(c"getpid"), None, "it is a function");
     }
 
     #[test]
-    fn data_is_found_and_where_it_is() {
+    fn data_symbols_are_found_with_their_load_order() {
         let (environ, before_us) = data_elsewhere(c"environ").unwrap();
-        assert!(!before_us, "the program comes first");
+        assert!(!before_us, "the C library is loaded after the program");
         // SAFETY: a C string.
         assert_eq!(environ, unsafe { crate::loader::real_dlsym()(libc::RTLD_NEXT, c"environ".as_ptr()) });
         assert!(!is_in_a_copy(environ));
     }
 
     #[test]
-    fn every_function_that_libc_lists_can_be_found() {
+    fn every_function_of_libc_is_found() {
         let mut checked = 0;
         each_library(&mut |library| {
             let Some(tables) = library.tables() else { return ControlFlow::Continue(()) };
@@ -317,7 +318,7 @@ mod tests {
                 if symbol.st_shndx == 0 || symbol.st_info & 0xf != FUNCTION {
                     continue;
                 }
-                // SAFETY: the names of a library that is loaded are C strings.
+                // SAFETY: the names of a loaded library are C strings.
                 let name = unsafe {
                     CStr::from_ptr(with_exposed_provenance(tables.names + symbol.st_name as usize))
                 };
