@@ -61,7 +61,7 @@ fn vendor_events_and_errors_are_unchanged() {
     let stdout = assert_same(&env, &["events"]);
     let lines: Vec<_> = stdout.lines().collect();
     assert_eq!(lines[..3], ["never recorded: 0", "at once: 2 2 2", "afterwards: 0 0, 1"], "{stdout}");
-    assert!(lines[3].starts_with("nothing: 1 not a handle"), "{stdout}");
+    assert!(lines[3].starts_with("nothing: 1 the handle is not"), "{stdout}");
     assert_eq!(lines[4], "wrong kind: 1");
     assert!(lines[5].starts_with("no device: 3 /no/such/place"), "{stdout}");
 }

@@ -97,7 +97,7 @@ fn second_service_is_rejected_unless_it_replaces_the_first() {
     let (_directory, socket) = new_socket_path();
     let (mut first, _) = Service::start(xsched(&socket));
     let stderr = start_error(&mut xsched(&socket));
-    assert!(stderr.contains("is running at") && stderr.contains("--replace"), "{stderr}");
+    assert!(stderr.contains("is already running at") && stderr.contains("--replace"), "{stderr}");
     let mut replace = xsched(&socket);
     replace.arg("--replace");
     let (second, _) = Service::start(replace);
@@ -123,7 +123,7 @@ fn start_errors_are_one_line_with_the_path() {
     let stderr = start_error(&mut xsched(Path::new("/proc/nowhere/socket")));
     assert!(stderr.contains("/proc/nowhere") && stderr.contains("--socket"), "{stderr}");
     let stderr = start_error(&mut xsched(&directory.path().join("x".repeat(120))));
-    assert!(stderr.contains("the system allows 107"), "{stderr}");
+    assert!(stderr.contains("the maximum is 107"), "{stderr}");
     let file = directory.path().join("file");
     std::fs::write(&file, "").unwrap();
     let stderr = start_error(&mut xsched(&file));
