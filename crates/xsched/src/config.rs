@@ -1,6 +1,6 @@
-//! The configuration file: what it may say, and what is wrong with it if something is.
+//! The configuration file, and errors in it.
 //!
-//! Every value is checked where it is read, so that a mistake is reported with its place.
+//! Every value is checked while it is parsed, so that an error is reported with its line and column.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use xsched_core::{Priority, Share, Timeslice};
 use xsched_ipc::service::{Glob, Limit, Limits, Options, Rule};
 use xsched_policy::{Params, PolicyInfo};
 
-/// What a service is configured with.
+/// The configuration of a service.
 #[derive(Debug, Default)]
 pub(crate) struct Config {
-    /// Where it was read from, if there was a file.
+    /// The file it was read from; none if the built-in defaults are used.
     pub(crate) file: Option<PathBuf>,
     pub(crate) content: Content,
 }
 
-/// The file.
+/// The content of the file.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Content {
@@ -29,16 +29,16 @@ pub(crate) struct Content {
     rules: Vec<Spanned<RuleEntry>>,
 }
 
-/// What a service begins with.
+/// The section `[defaults]`: the policy and its parameters at the start.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Defaults {
     policy: Option<PolicyName>,
     timeslice_us: Option<TimesliceValue>,
-    k: Option<AtOnce>,
+    k: Option<ConcurrentTasks>,
 }
 
-/// What users may wish for.
+/// The section `[limits]`: the highest priority and share that users may request.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LimitsSection {
@@ -66,30 +66,30 @@ struct RuleEntry {
     share: Option<ShareValue>,
 }
 
-/// A value that is checked while it is read.
+/// A value that is checked while it is parsed.
 trait Checked: Sized {
-    /// What may stand there.
+    /// The allowed values, for error texts.
     const ALLOWED: &str;
-    fn of_number(n: i64) -> Result<Self, String> {
+    fn from_number(n: i64) -> Result<Self, String> {
         Err(format!("{n} is not allowed here: allowed is {}", Self::ALLOWED))
     }
-    fn of_text(text: &str) -> Result<Self, String> {
+    fn from_text(text: &str) -> Result<Self, String> {
         Err(format!("\"{text}\" is not allowed here: allowed is {}", Self::ALLOWED))
     }
 }
 
-struct Check<T>(std::marker::PhantomData<T>);
+struct CheckedVisitor<T>(std::marker::PhantomData<T>);
 
-impl<T: Checked> Visitor<'_> for Check<T> {
+impl<T: Checked> Visitor<'_> for CheckedVisitor<T> {
     type Value = T;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(T::ALLOWED)
     }
     fn visit_i64<E: de::Error>(self, n: i64) -> Result<T, E> {
-        T::of_number(n).map_err(E::custom)
+        T::from_number(n).map_err(E::custom)
     }
     fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-        T::of_text(text).map_err(E::custom)
+        T::from_text(text).map_err(E::custom)
     }
 }
 
@@ -100,25 +100,25 @@ macro_rules! checked {
 
         impl Checked for $name {
             const ALLOWED: &str = $allowed;
-            fn of_number(n: i64) -> Result<Self, String> {
-                let read: fn(i64) -> Result<$inner, String> = $number;
-                read(n).map(Self)
+            fn from_number(n: i64) -> Result<Self, String> {
+                let parse: fn(i64) -> Result<$inner, String> = $number;
+                parse(n).map(Self)
             }
-            fn of_text(text: &str) -> Result<Self, String> {
-                let read: fn(&str) -> Result<$inner, String> = $text;
-                read(text).map(Self)
+            fn from_text(text: &str) -> Result<Self, String> {
+                let parse: fn(&str) -> Result<$inner, String> = $text;
+                parse(text).map(Self)
             }
         }
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_any(Check(std::marker::PhantomData))
+                deserializer.deserialize_any(CheckedVisitor(std::marker::PhantomData))
             }
         }
     };
 }
 
-fn no_text<T>(allowed: &str, text: &str) -> Result<T, String> {
+fn not_a_number<T>(allowed: &str, text: &str) -> Result<T, String> {
     Err(format!("\"{text}\" is not a number: allowed is {allowed}"))
 }
 
@@ -132,70 +132,70 @@ checked!(
     ShareValue(Share),
     "0 to 100 (percent)",
     |n| Share::new(n).map_err(|error| error.to_string()),
-    |text| no_text("0 to 100 (percent)", text)
+    |text| not_a_number("0 to 100 (percent)", text)
 );
 checked!(
     TimesliceValue(Timeslice),
     "100 to 10000000 (microseconds)",
     |n| Timeslice::from_micros(n).map_err(|error| error.to_string()),
-    |text| no_text("100 to 10000000 (microseconds)", text)
+    |text| not_a_number("100 to 10000000 (microseconds)", text)
 );
 checked!(
-    AtOnce(usize),
+    ConcurrentTasks(usize),
     "1 and more",
     |n| usize::try_from(n)
         .ok()
         .filter(|n| *n > 0)
         .ok_or(format!("{n} is out of range: allowed is 1 and more")),
-    |text| no_text("1 and more", text)
+    |text| not_a_number("1 and more", text)
 );
 checked!(
     PolicyName(&'static PolicyInfo),
     "the name of a policy",
-    |n| Err(format!("{n} is no policy: use a name such as \"priority\"")),
+    |n| Err(format!("{n} is not the name of a policy: use a name such as \"priority\"")),
     |text| PolicyInfo::find(text).map_err(|error| error.to_string())
 );
 checked!(
     User(u32),
-    "a user's name or number",
-    |n| u32::try_from(n).map_err(|_| format!("{n} is no user's number")),
-    |text| number_of("/etc/passwd", text).ok_or(format!(
-        "there is no user \"{text}\" on this machine: use a name from /etc/passwd, or a number"
+    "a user name or ID",
+    |n| u32::try_from(n).map_err(|_| format!("{n} is not a user ID")),
+    |text| id_of("/etc/passwd", text).ok_or(format!(
+        "user \"{text}\" does not exist on this machine: use a name from /etc/passwd, or a user ID"
     ))
 );
 checked!(
     Group(u32),
-    "a group's name or number",
-    |n| u32::try_from(n).map_err(|_| format!("{n} is no group's number")),
-    |text| number_of("/etc/group", text).ok_or(format!(
-        "there is no group \"{text}\" on this machine: use a name from /etc/group, or a number"
+    "a group name or ID",
+    |n| u32::try_from(n).map_err(|_| format!("{n} is not a group ID")),
+    |text| id_of("/etc/group", text).ok_or(format!(
+        "group \"{text}\" does not exist on this machine: use a name from /etc/group, or a group ID"
     ))
 );
 
-/// The number that goes with a name; both lists have it in the third column.
-fn number_of(list: &str, name: &str) -> Option<u32> {
-    let list = std::fs::read_to_string(list).ok()?;
+/// The ID of a user or group; both files have it in the third column.
+fn id_of(file: &str, name: &str) -> Option<u32> {
+    let list = std::fs::read_to_string(file).ok()?;
     let line = list.lines().find(|line| line.split(':').next() == Some(name))?;
     line.split(':').nth(2)?.parse().ok()
 }
 
 impl Config {
-    /// Reads `file`, else the usual one if it exists.
+    /// Reads `file`, else the default file if it exists.
     pub(crate) fn read(file: Option<&Path>) -> anyhow::Result<Self> {
         let file = match file {
             Some(file) => file.to_owned(),
-            None => match usual_file().filter(|file| file.exists()) {
+            None => match default_file().filter(|file| file.exists()) {
                 Some(file) => file,
                 None => return Ok(Self::default()),
             },
         };
         let text =
             std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        let content = parse(&text).map_err(|mistake| anyhow::anyhow!("{}:{mistake}", file.display()))?;
+        let content = parse(&text).map_err(|error| anyhow::anyhow!("{}:{error}", file.display()))?;
         Ok(Self { file: Some(file), content })
     }
 
-    /// What a service at `socket` begins with.
+    /// The options of a service at `socket`.
     pub(crate) fn options(&self, socket: PathBuf) -> Options {
         let mut options = Options::at(socket);
         let defaults = &self.content.defaults;
@@ -210,8 +210,8 @@ impl Config {
     }
 }
 
-/// Where the configuration usually is: for the whole machine if this is root.
-pub(crate) fn usual_file() -> Option<PathBuf> {
+/// The default path of the configuration: that of the machine if this process runs as root.
+pub(crate) fn default_file() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some(PathBuf::from("/etc/xsched/config.toml"));
     }
@@ -248,48 +248,48 @@ impl RuleEntry {
     }
 }
 
-/// What is wrong, and where: `LINE:COLUMN: field: what`.
+/// An error in the file: `LINE:COLUMN: field: reason`.
 #[derive(Debug)]
-struct Mistake(String);
+struct ConfigError(String);
 
-impl fmt::Display for Mistake {
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-fn mistake(text: &str, at: usize, what: &str) -> Mistake {
+fn error_at(text: &str, at: usize, reason: &str) -> ConfigError {
     let before = &text[..at.min(text.len())];
     let line = before.lines().count().max(1) + usize::from(before.ends_with('\n'));
     let begin = before.rfind('\n').map_or(0, |newline| newline + 1);
     let column = before[begin..].chars().count() + 1;
-    let whole = text[begin..].lines().next().unwrap_or_default();
-    let field = match whole.split_once('=') {
+    let full_line = text[begin..].lines().next().unwrap_or_default();
+    let field = match full_line.split_once('=') {
         Some((key, _)) => format!("{}: ", key.trim()),
         None => String::new(),
     };
-    Mistake(format!("{line}:{column}: {field}{what}"))
+    ConfigError(format!("{line}:{column}: {field}{reason}"))
 }
 
-fn parse(text: &str) -> Result<Content, Mistake> {
+fn parse(text: &str) -> Result<Content, ConfigError> {
     let content: Content = toml::from_str(text)
-        .map_err(|error| mistake(text, error.span().map_or(0, |span| span.start), error.message()))?;
+        .map_err(|error| error_at(text, error.span().map_or(0, |span| span.start), error.message()))?;
     for entry in &content.limits.exceptions {
         let limit = entry.get_ref();
         if limit.user.is_some() == limit.group.is_some() {
-            return Err(mistake(text, entry.span().start, "name either `user` or `group`"));
+            return Err(error_at(text, entry.span().start, "name either `user` or `group`"));
         }
         if limit.max_priority.is_none() && limit.max_share.is_none() {
-            return Err(mistake(text, entry.span().start, "give `max_priority`, `max_share`, or both"));
+            return Err(error_at(text, entry.span().start, "give `max_priority`, `max_share`, or both"));
         }
     }
     for entry in &content.rules {
         let rule = entry.get_ref();
         if rule.executable.is_none() && rule.cgroup.is_none() {
-            return Err(mistake(text, entry.span().start, "name an `executable`, a `cgroup`, or both"));
+            return Err(error_at(text, entry.span().start, "name an `executable`, a `cgroup`, or both"));
         }
         if rule.priority.is_none() && rule.share.is_none() {
-            return Err(mistake(text, entry.span().start, "give a `priority`, a `share`, or both"));
+            return Err(error_at(text, entry.span().start, "give a `priority`, a `share`, or both"));
         }
     }
     Ok(content)

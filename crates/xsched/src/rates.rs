@@ -1,26 +1,26 @@
-//! Rates: what happened between two looks at the service, per second or as a part of the time.
+//! Rates of a task between two statuses of the service, per second or as a part of the time.
 
 use std::collections::HashMap;
 
 use serde::Serialize;
 use xsched_ipc::protocol::{Status, TaskStatus};
 
-/// What one task did between two looks.
+/// The rates of one task between two statuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Rates {
-    /// Part of the time it had the device, 0 to 1.
+    /// Part of the time the task had the device, 0 to 1.
     pub(crate) utilization: f64,
-    /// Part of the time it had work and was held at the gate, 0 to 1.
+    /// Part of the time the task had work and was held, 0 to 1.
     pub(crate) held: f64,
     /// None while the task is alone on its device: then its launches are not counted.
     pub(crate) launches_per_s: Option<f64>,
-    /// Times it was stopped while it had work.
+    /// How often it was preempted.
     pub(crate) preemptions_per_s: f64,
 }
 
-/// The rates of every task that was there at both looks, by task number.
+/// The rates of every task that both statuses contain, by task number.
 pub(crate) fn between(old: &Status, new: &Status) -> HashMap<u64, Rates> {
-    // Another service counts from zero and numbers its tasks anew.
+    // Counters and task numbers are valid within one service only.
     if old.pid != new.pid || new.now_ns <= old.now_ns {
         return HashMap::new();
     }
@@ -51,7 +51,7 @@ fn rates(before: &TaskStatus, now: &TaskStatus, elapsed_ns: f64, alone: bool) ->
     }
 }
 
-/// Rounds of the scheduler per second; none if the two looks were not at the same service.
+/// Scheduling rounds per second; none if the statuses are from different services.
 pub(crate) fn rounds_per_s(old: &Status, new: &Status) -> Option<f64> {
     let same = old.pid == new.pid && new.now_ns > old.now_ns;
     same.then(|| {
@@ -63,7 +63,7 @@ pub(crate) fn rounds_per_s(old: &Status, new: &Status) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn look(pid: u32, now_ns: u64, tasks: Vec<TaskStatus>) -> Status {
+    fn status(pid: u32, now_ns: u64, tasks: Vec<TaskStatus>) -> Status {
         Status { pid, now_ns, rounds: now_ns / 1_000_000, tasks, ..Status::default() }
     }
 
@@ -80,36 +80,36 @@ mod tests {
 
     #[test]
     fn rates_are_differences_over_the_time_between() {
-        let old = look(1, 0, vec![task(1, 100, 10), task(2, 0, 0)]);
-        let new = look(1, 500_000_000, vec![task(1, 250_000_100, 60), task(2, 0, 0), task(3, 0, 0)]);
+        let old = status(1, 0, vec![task(1, 100, 10), task(2, 0, 0)]);
+        let new = status(1, 500_000_000, vec![task(1, 250_000_100, 60), task(2, 0, 0), task(3, 0, 0)]);
         let rates = between(&old, &new);
         let expected =
             Rates { utilization: 0.5, held: 0.25, launches_per_s: Some(100.0), preemptions_per_s: 100.0 };
         assert_eq!(rates[&1], expected);
         assert_eq!(rates[&2], Rates { launches_per_s: Some(0.0), ..Rates::default() });
-        assert!(!rates.contains_key(&3), "a task that just came has no rates yet");
+        assert!(!rates.contains_key(&3), "a new task has no rates yet");
         assert_eq!(rounds_per_s(&old, &new), Some(1000.0));
     }
 
     #[test]
-    fn alone_on_a_device_launches_are_unknown_rather_than_none() {
-        let old = look(1, 0, vec![task(1, 0, 0)]);
-        let new = look(1, 1_000_000, vec![task(1, 1_000_000, 0)]);
+    fn launch_rate_is_unknown_for_a_task_alone_on_its_device() {
+        let old = status(1, 0, vec![task(1, 0, 0)]);
+        let new = status(1, 1_000_000, vec![task(1, 1_000_000, 0)]);
         assert_eq!(between(&old, &new)[&1].launches_per_s, None);
     }
 
     #[test]
-    fn another_service_has_no_rates_with_the_one_before() {
-        let old = look(1, 5, vec![task(1, 9, 9)]);
-        assert!(between(&old, &look(2, 10, vec![task(1, 0, 0)])).is_empty());
+    fn statuses_of_different_services_give_no_rates() {
+        let old = status(1, 5, vec![task(1, 9, 9)]);
+        assert!(between(&old, &status(2, 10, vec![task(1, 0, 0)])).is_empty());
         assert!(between(&old, &old).is_empty());
-        assert_eq!(rounds_per_s(&old, &look(2, 10, vec![])), None);
+        assert_eq!(rounds_per_s(&old, &status(2, 10, vec![])), None);
     }
 
     #[test]
-    fn nobody_has_more_than_the_whole_device() {
-        let old = look(1, 0, vec![task(1, 0, 0)]);
-        let new = look(1, 10, vec![task(1, 1000, 0)]);
+    fn utilization_is_at_most_1() {
+        let old = status(1, 0, vec![task(1, 0, 0)]);
+        let new = status(1, 10, vec![task(1, 1000, 0)]);
         assert!((between(&old, &new)[&1].utilization - 1.0).abs() < f64::EPSILON);
     }
 }

@@ -1,4 +1,4 @@
-//! How things are written on a terminal: widths, units, and the signs it can show.
+//! Text on a terminal: widths, units, and the characters it can show.
 
 use std::env;
 use std::io::{self, IsTerminal as _};
@@ -9,21 +9,21 @@ use ratatui::text::Span;
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{TaskState, TaskStatus};
 
-/// Written where there is no value.
-pub(crate) const NOTHING: &str = "-";
+/// Shown where there is no value.
+pub(crate) const NO_VALUE: &str = "-";
 
-/// The signs a terminal can show.
+/// The characters a terminal can show.
 #[derive(Debug)]
 pub(crate) struct Glyphs {
     /// Ends text that was cut.
     pub(crate) ellipsis: &'static str,
-    /// Fillings of a bar, one for each part in turn.
+    /// Fillings of the parts of a bar, used cyclically.
     pub(crate) bar: [&'static str; 3],
     /// The empty part of a bar.
     pub(crate) empty: &'static str,
-    /// From nothing to all.
+    /// Heights of a sparkline, from 0 to 1.
     pub(crate) spark: [&'static str; 8],
-    /// It is well, it may not be, it is not.
+    /// Passed, warning, failed.
     pub(crate) verdict: [&'static str; 3],
     /// Around a box.
     pub(crate) border: border::Set<'static>,
@@ -32,7 +32,7 @@ pub(crate) struct Glyphs {
 }
 
 impl Glyphs {
-    /// For terminals that know more than ASCII.
+    /// For terminals with Unicode.
     pub(crate) const UNICODE: &'static Self = &Self {
         ellipsis: "…",
         bar: ["█", "▓", "▒"],
@@ -43,7 +43,7 @@ impl Glyphs {
         arrow: "→",
     };
 
-    /// For all others.
+    /// For terminals with ASCII only.
     pub(crate) const ASCII: &'static Self = &Self {
         ellipsis: "~",
         bar: ["#", "=", "+"],
@@ -63,7 +63,7 @@ impl Glyphs {
         arrow: "->",
     };
 
-    /// What the locale says this terminal can show.
+    /// The characters that the locale allows.
     pub(crate) fn of_locale() -> &'static Self {
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
             .iter()
@@ -75,20 +75,20 @@ impl Glyphs {
     }
 }
 
-/// Columns and lines there are, if that matters: `COLUMNS` and `LINES` if set, else the terminal's, else no limit.
+/// Columns and lines: `COLUMNS` and `LINES` if set, else those of the terminal, else no limit.
 pub(crate) fn size() -> (Option<u16>, Option<u16>) {
-    let given = |name| env::var(name).ok().and_then(|value| value.parse().ok());
+    let from_variable = |name| env::var(name).ok().and_then(|value| value.parse().ok());
     let of_terminal = || if io::stdout().is_terminal() { terminal::size().ok() } else { None };
     let (columns, lines) = of_terminal().unzip();
-    (given("COLUMNS").or(columns), given("LINES").or(lines))
+    (from_variable("COLUMNS").or(columns), from_variable("LINES").or(lines))
 }
 
-/// Columns `text` takes.
+/// The number of columns that `text` occupies.
 pub(crate) fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// `text` with nothing in it that could command the terminal: names and command lines are other people's.
+/// `text` without control characters: names and command lines of other users must not control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -116,7 +116,7 @@ pub(crate) fn fit(text: &str, columns: usize, glyphs: &Glyphs) -> String {
 /// A time, with at most three digits: `850us`, `5.2ms`, `12s`.
 pub(crate) fn duration(us: u64) -> String {
     let us = us as f64;
-    // The bounds are where rounding reaches the next form.
+    // The bounds are where rounding reaches the next format.
     match us {
         us if us < 1e3 => format!("{us}us"),
         us if us < 9_950.0 => format!("{:.1}ms", us / 1e3),
@@ -138,13 +138,13 @@ pub(crate) fn per_second(n: f64) -> String {
     }
 }
 
-/// A part of a whole, to the percent; a little is more than nothing.
+/// A part of a whole in percent; more than 0 and less than 0.5 % is shown as `<1%`.
 pub(crate) fn percent(part: f64) -> String {
     let percent = part * 100.0;
     if percent > 0.0 && percent < 0.5 { "<1%".to_owned() } else { format!("{percent:.0}%") }
 }
 
-/// What a task is doing, in a word.
+/// The state of a task, as in the glossary.
 pub(crate) fn state(state: TaskState) -> &'static str {
     match state {
         TaskState::Idle => "idle",
@@ -154,13 +154,13 @@ pub(crate) fn state(state: TaskState) -> &'static str {
     }
 }
 
-/// What a task is called: its program's name, and whether only one of its queues is meant.
+/// The name of a task: that of its program, with `[queue]` if the task is a single queue.
 pub(crate) fn name(task: &TaskStatus) -> String {
     let name = if task.name.is_empty() { "?".to_owned() } else { printable(&task.name) };
     if task.own { format!("{name} [queue]") } else { name }
 }
 
-/// What a device is called: its kind where that is known, and its address.
+/// The name of a device: its kind if known, and its address.
 pub(crate) fn device(device: u64) -> String {
     let id = DeviceId(device);
     let is = |kind| device >> 32 == kind as u64;
@@ -172,7 +172,7 @@ pub(crate) fn device(device: u64) -> String {
         (DeviceKind::Asic, "asic "),
         (DeviceKind::Mca, "mca "),
     ];
-    let kind = kinds.iter().find(|(kind, _)| is(*kind)).map_or("", |(_, word)| word);
+    let kind = kinds.iter().find(|(kind, _)| is(*kind)).map_or("", |(_, name)| name);
     format!("{kind}{id}")
 }
 
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_long_is_cut_and_says_so() {
+    fn long_text_is_cut_with_an_ellipsis() {
         assert_eq!(fit("python", 6, Glyphs::UNICODE), "python");
         assert_eq!(fit("python3", 6, Glyphs::UNICODE), "pytho…");
         assert_eq!(fit("python3", 6, Glyphs::ASCII), "pytho~");
@@ -190,12 +190,12 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_command_the_terminal() {
+    fn control_characters_are_replaced() {
         assert_eq!(printable("a\x1b[2Jb\n"), "a?[2Jb?");
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_have_three_digits() {
         let times = [0, 999, 1_000, 9_949, 9_950, 999_499, 999_500, 12_000_000];
         let shown = ["0us", "999us", "1.0ms", "9.9ms", "10ms", "999ms", "1.0s", "12s"];
         assert_eq!(times.map(duration), shown);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_have_their_kind_in_front_where_it_is_known() {
+    fn device_name_starts_with_its_kind() {
         assert_eq!(device(DeviceId::new(DeviceKind::Gpu, 0x30).0), "gpu 0000:00:06.0");
         assert_eq!(device(0), "0000:00:00.0");
     }

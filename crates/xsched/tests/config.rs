@@ -27,7 +27,7 @@ fn every_mistake_is_reported_with_its_position() {
         ("[limits]\nmax_share = \"all\"", ":2:13: max_share: \"all\" is not a number: allowed is 0 to 100"),
         (
             "[[limits.for]]\nuser = \"nobody-of-that-name\"",
-            ":2:8: user: there is no user \"nobody-of-that-name\"",
+            ":2:8: user: user \"nobody-of-that-name\" does not exist",
         ),
         ("[[limits.for]]\nmax_priority = 5", ":1:1: name either `user` or `group`"),
         ("[[rules]]\nexecutable = \"a\"", ":1:1: give a `priority`, a `share`, or both"),
@@ -46,7 +46,7 @@ fn every_mistake_is_reported_with_its_position() {
 fn valid_file_is_shown_with_its_meaning() {
     let text = "[defaults]\npolicy = \"CFS\"\n[limits]\nmax_priority = \"low\"\n[[limits.for]]\nuser = 1000\n\
                 max_share = 30\n[[rules]]\ncgroup = \"/batch*\"\npriority = \"low\"\n";
-    config("check", text).success().stdout(predicate::str::contains("no mistakes"));
+    config("check", text).success().stdout(predicate::str::contains("no errors"));
     let shown = config("show", text).success();
     let shown = String::from_utf8(shown.get_output().stdout.clone()).unwrap();
     for line in

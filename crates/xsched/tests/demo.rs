@@ -69,6 +69,6 @@ fn unwritable_page_is_reported_before_anything_runs() {
     let output = xsched().args(["demo", "--requests", "5", "--html", "/nowhere/page.html"]).output().unwrap();
     assert!(!output.status.success());
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("cannot write the page to /nowhere/page.html"), "{error}");
+    assert!(error.contains("cannot write the report to /nowhere/page.html"), "{error}");
     assert!(output.stdout.is_empty(), "the demo ran");
 }

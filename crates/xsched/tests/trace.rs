@@ -75,7 +75,7 @@ fn trace_records_for_a_duration() {
     trace(&service, &file).args(["--duration", "500ms"]).assert().success().stderr(stdout);
     let trace = read(&file);
     assert_eq!(slices(&trace, TASK), ["running", "held"]);
-    assert_eq!(slices(&trace, "queue 0x100000000 of task 1"), ["runs", "waits"]);
+    assert_eq!(slices(&trace, "queue 0x100000000 of task 1"), ["queue running", "queue held"]);
     assert_eq!(count(&trace, "preempted"), 1);
     assert_eq!(count(&trace, "launches of queue 0x100000000 of task 1"), 1);
     assert_eq!(count(&trace, "5 events lost"), 1);
@@ -267,8 +267,11 @@ fn launches_and_waits_of_each_queue_are_in_the_trace() {
 
     let trace = read(&file);
     let (low, high) = (first, first + (high - low) as u64);
-    assert_eq!(slices(&trace, &format!("queue {low:#x} of task 1")), ["runs", "waits", "runs"]);
-    assert_eq!(slices(&trace, &format!("queue {high:#x} of task 2")), ["runs"]);
+    assert_eq!(
+        slices(&trace, &format!("queue {low:#x} of task 1")),
+        ["queue running", "queue held", "queue running"]
+    );
+    assert_eq!(slices(&trace, &format!("queue {high:#x} of task 2")), ["queue running"]);
     assert_eq!(last_count(&trace, &format!("launches of queue {low:#x} of task 1")), Some(5));
     assert_eq!(last_count(&trace, &format!("launches of queue {high:#x} of task 2")), Some(1));
     assert_eq!(count(&trace, "preempted"), 1);

@@ -266,12 +266,12 @@ fn policy_shows_and_changes_the_active_policy() {
         .arg("policy")
         .assert()
         .success()
-        .stdout(contains("policy: priority (HPF), turns of 5.0ms\n").and(contains("\n* priority ")));
+        .stdout(contains("policy: priority (HPF), time slice 5.0ms\n").and(contains("\n* priority ")));
     xsched(&service)
         .args(["policy", "fair", "--timeslice", "2ms"])
         .assert()
         .success()
-        .stdout("policy: fair (CFS), turns of 2.0ms; before: priority (HPF), turns of 5.0ms\n");
+        .stdout("policy: fair (CFS), time slice 2.0ms; before: priority (HPF), time slice 5.0ms\n");
     let output = xsched(&service).args(["policy", "--json"]).assert().success();
     let json: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
     assert_eq!(json["policy"], "CFS");

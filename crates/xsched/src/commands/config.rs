@@ -1,59 +1,61 @@
-//! `xsched config`: what the service is configured with.
+//! `xsched config`: checks or prints the configuration of the service.
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use xsched_ipc::service::{Limit, Options, default_socket};
 
-use crate::config::{Config, usual_file};
+use crate::config::{Config, default_file};
 
-/// Check the configuration, or show what is in force.
+/// Check the configuration, or show the settings in force.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
-    /// Look for mistakes, and say where they are.
+enum Action {
+    /// Check a configuration file, and print the line and column of an error.
     Check {
-        /// The file, instead of the one a service would read.
+        /// The file, instead of the default file.
         file: Option<PathBuf>,
     },
-    /// Print what a service started now would use.
+    /// Print the settings that a service started now would use.
     Show {
-        /// The file, instead of the one a service would read.
+        /// The file, instead of the default file.
         file: Option<PathBuf>,
     },
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    match &args.what {
-        What::Check { file } => {
+    match &args.action {
+        Action::Check { file } => {
             let config = Config::read(file.as_deref())?;
-            match (&config.file, usual_file()) {
-                (Some(file), _) => writeln!(out, "{}: no mistakes", file.display())?,
-                (None, Some(usual)) => {
-                    writeln!(out, "{} does not exist: everything is as it is by default", usual.display())?;
+            match (&config.file, default_file()) {
+                (Some(file), _) => writeln!(out, "{}: no errors", file.display())?,
+                (None, Some(default)) => {
+                    writeln!(out, "{} does not exist: using the built-in defaults", default.display())?;
                 }
-                (None, None) => writeln!(out, "no file: everything is as it is by default")?,
+                (None, None) => writeln!(out, "no configuration file: using the built-in defaults")?,
             }
         }
-        What::Show { file } => {
+        Action::Show { file } => {
             let config = Config::read(file.as_deref())?;
-            let source =
-                config.file.as_ref().map_or_else(|| "nothing".to_owned(), |file| file.display().to_string());
+            let source = config
+                .file
+                .as_ref()
+                .map_or_else(|| "the built-in defaults".to_owned(), |file| file.display().to_string());
             let options = config.options(default_socket());
-            write!(out, "# from {source}\n{}", shown(&options))?;
+            write!(out, "# from {source}\n{}", to_toml(&options))?;
         }
     }
     Ok(())
 }
 
-/// As a file that says the same.
-fn shown(options: &Options) -> String {
+/// The options as a configuration file.
+fn to_toml(options: &Options) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
     let quoted = |text: &str| toml::Value::from(text).to_string();
@@ -69,8 +71,8 @@ fn shown(options: &Options) -> String {
         limit(&options.limits.default),
     );
     for (key, entries) in [("user", &options.limits.users), ("group", &options.limits.groups)] {
-        for (number, given) in entries {
-            let _ = write!(text, "\n[[limits.for]]\n{key} = {number}\n{}", limit(given));
+        for (id, given) in entries {
+            let _ = write!(text, "\n[[limits.for]]\n{key} = {id}\n{}", limit(given));
         }
     }
     for rule in &options.rules {

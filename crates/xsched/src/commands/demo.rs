@@ -1,4 +1,4 @@
-//! `xsched demo`: shows in a quarter of a minute what XSched does.
+//! `xsched demo`: shows the effect of XSched in 15 seconds.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -14,18 +14,18 @@ use crate::demo::html;
 use crate::demo::report::{self, Results, SceneName, Version, Workload};
 use crate::demo::scene::{self, Plan};
 
-/// Show what XSched does: a latency-critical foreground beside a background that takes all it can get.
+/// Show the effect of XSched on a latency-critical foreground beside a background that is always busy.
 ///
 /// Runs the same two programs three times: the foreground alone, both as the device schedules them, and both under
-/// XSched. Uses an NVIDIA GPU where there is one, else a simulated accelerator, which needs no hardware; its two programs are
-/// real processes.
+/// XSched. Uses an NVIDIA GPU if there is one, else a simulated accelerator, which needs no hardware; the two programs are
+/// processes of their own in both cases.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What to run on; auto takes a GPU if one answers.
+    /// Device to use; auto is a GPU if there is one, else the simulated device.
     #[arg(long, value_enum, default_value_t = Device::Auto)]
     device: Device,
 
-    /// How deep XSched takes the device away from the background: auto, 1, 2 or 3.
+    /// Preemption level: auto, 1, 2 or 3.
     #[arg(long, default_value_t = LevelRequest::Auto)]
     level: LevelRequest,
 
@@ -33,11 +33,11 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(5..=100_000))]
     requests: u32,
 
-    /// Where to write the page with the pictures.
+    /// File to write the HTML report to.
     #[arg(long, value_name = "FILE", default_value = "xsched-demo.html")]
     html: PathBuf,
 
-    /// Write no page.
+    /// Write no HTML report.
     #[arg(long, conflicts_with = "html")]
     no_html: bool,
 
@@ -53,7 +53,7 @@ enum Device {
     Gpu,
 }
 
-/// The foreground: 16 commands of 0.5 ms, 20 % of the device.
+/// The foreground: requests of 16 commands of 0.5 ms, 20 % of the device's time.
 const COMMANDS_PER_REQUEST: u32 = 16;
 const COMMAND_US: u64 = 500;
 const PERIOD_US: u64 = 40_000;
@@ -69,12 +69,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Device::Gpu => Some(gpu::find()?),
     };
     let level = match gpu {
-        // Told by the scene, when programs have been scheduled there.
+        // Known once the scene has scheduled programs on the GPU.
         Some(_) => None,
         None => Some(config.capabilities().negotiate(args.level)?.number()),
     };
-    // Opened first: a quarter of a minute is long to wait for "permission denied".
-    let page = if args.no_html { None } else { Some(create(&args.html)?) };
+    // Created first, so that an error is reported before the 15 s of measurement.
+    let report_file = if args.no_html { None } else { Some(create(&args.html)?) };
     let requests = args.requests as usize;
     let plan = Plan {
         level: args.level,
@@ -103,12 +103,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         device: gpu.as_ref().map_or_else(|| config.name(), |gpu| gpu.name.clone()),
         device_note: match gpu {
             Some(_) => {
-                "a real GPU; latencies are as the programs see them, shares by the kernels that were done"
+                "a real GPU; latencies as the programs measure them, utilization from the kernels completed"
             }
             None => "simulated in real time, used by real processes",
         }
         .to_owned(),
-        level: level.or_else(|| gpu.as_ref()?.level()).context("the level is not known")?,
+        level: level
+            .or_else(|| gpu.as_ref()?.level())
+            .context("the preemption level of the background is not known")?,
         versions,
         workload: Workload {
             request_us: request_us as f64,
@@ -119,17 +121,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         },
         scenes,
     };
-    show(args, page, &results)
+    print(args, report_file, &results)
 }
 
 fn create(path: &Path) -> anyhow::Result<File> {
-    File::create(path).with_context(|| format!("cannot write the page to {}", path.display()))
+    File::create(path).with_context(|| format!("cannot write the report to {}", path.display()))
 }
 
-fn show(args: &Args, page: Option<File>, results: &Results) -> anyhow::Result<()> {
-    if let Some(mut page) = page {
-        page.write_all(html::page(results).as_bytes())
-            .with_context(|| format!("cannot write the page to {}", args.html.display()))?;
+fn print(args: &Args, report_file: Option<File>, results: &Results) -> anyhow::Result<()> {
+    if let Some(mut file) = report_file {
+        file.write_all(html::page(results).as_bytes())
+            .with_context(|| format!("cannot write the report to {}", args.html.display()))?;
     }
     let mut out = io::stdout().lock();
     if args.json {
@@ -139,7 +141,7 @@ fn show(args: &Args, page: Option<File>, results: &Results) -> anyhow::Result<()
     let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
     write!(out, "{}", report::table(results, colour))?;
     if !args.no_html {
-        writeln!(out, "\nThe pictures: {}", args.html.display())?;
+        writeln!(out, "\nReport: {}", args.html.display())?;
     }
     Ok(())
 }

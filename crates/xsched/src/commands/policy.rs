@@ -13,18 +13,18 @@ use crate::tool::{Tool, ToolError};
 
 /// Show or change the scheduling policy.
 ///
-/// Without a name, shows the policy at work and all there are. A change takes effect at once for everything that runs.
+/// Without a name, shows the policy in use and lists all policies. A change takes effect at once for all tasks.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The policy to use, by either of its names.
     #[arg(value_parser = PolicyInfo::find)]
     name: Option<&'static PolicyInfo>,
 
-    /// How long a turn lasts under the policies that take turns, such as 5ms.
+    /// Time slice of the policies that use one, such as 5ms.
     #[arg(long, value_name = "TIME", value_parser = timeslice)]
     timeslice: Option<Timeslice>,
 
-    /// How many tasks run at once under `deadline`.
+    /// How many tasks run concurrently under the policy deadline.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     k: Option<u32>,
 
@@ -39,29 +39,29 @@ fn timeslice(text: &str) -> Result<Timeslice, String> {
     Timeslice::from_micros(us).map_err(|error| error.to_string())
 }
 
-/// What is at work.
+/// The policy in use and its parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct AtWork {
+struct CurrentPolicy {
     policy: String,
     timeslice_us: u64,
     k: usize,
 }
 
-impl AtWork {
+impl CurrentPolicy {
     fn is(&self, info: &PolicyInfo) -> bool {
         self.policy.eq_ignore_ascii_case(info.name)
     }
 
-    /// In words: `priority (HPF), turns of 5ms`.
-    fn in_words(&self) -> String {
+    /// As text: `priority (HPF), time slice 5ms`.
+    fn describe(&self) -> String {
         let name = PolicyInfo::find(&self.policy)
             .map_or_else(|_| self.policy.clone(), |info| format!("{} ({})", info.plain, info.name));
         let k = if self.policy.eq_ignore_ascii_case("KEDF") {
-            format!(", {} at once", self.k)
+            format!(", {} concurrent", self.k)
         } else {
             String::new()
         };
-        format!("{name}, turns of {}{k}", term::duration(self.timeslice_us))
+        format!("{name}, time slice {}{k}", term::duration(self.timeslice_us))
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     let tool = match Tool::connect() {
         Ok(tool) => tool,
-        // Which policies there are can be told without a scheduler.
+        // The list of policies needs no service.
         Err(error @ ToolError::NoService { .. }) if !changes && !args.json => {
             write!(out, "{}", list(None))?;
             writeln!(out, "\n{error}")?;
@@ -78,48 +78,48 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
         Err(error) => return Err(error.into()),
     };
-    let before = at_work(&tool, None, None, None)?;
-    let at_work = if changes {
+    let before = request_policy(&tool, None, None, None)?;
+    let current = if changes {
         let timeslice_us = args.timeslice.map(|slice| i64::try_from(slice.get().0 / 1_000)).transpose()?;
-        at_work(&tool, args.name.map(|info| info.name.to_owned()), timeslice_us, args.k)?
+        request_policy(&tool, args.name.map(|info| info.name.to_owned()), timeslice_us, args.k)?
     } else {
         before.clone()
     };
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &as_json(&at_work)).map_err(io::Error::from)?;
+        serde_json::to_writer_pretty(&mut out, &as_json(&current)).map_err(io::Error::from)?;
         writeln!(out)?;
     } else if !changes {
-        write!(out, "policy: {}\n\n{}", at_work.in_words(), list(Some(&at_work)))?;
-    } else if before == at_work {
-        writeln!(out, "policy: {}, as before", at_work.in_words())?;
+        write!(out, "policy: {}\n\n{}", current.describe(), list(Some(&current)))?;
+    } else if before == current {
+        writeln!(out, "policy: {}, as before", current.describe())?;
     } else {
-        writeln!(out, "policy: {}; before: {}", at_work.in_words(), before.in_words())?;
+        writeln!(out, "policy: {}; before: {}", current.describe(), before.describe())?;
     }
     Ok(())
 }
 
-/// Changes what is given and tells what is at work then.
-fn at_work(
+/// Changes the given settings and returns the policy then in use.
+fn request_policy(
     tool: &Tool,
     name: Option<String>,
     timeslice_us: Option<i64>,
     k: Option<u32>,
-) -> anyhow::Result<AtWork> {
+) -> anyhow::Result<CurrentPolicy> {
     let changes = name.is_some() || timeslice_us.is_some() || k.is_some();
     let k = k.map(usize::try_from).transpose()?;
     match tool.request(&Request::Policy { name, timeslice_us, k })? {
-        Reply::Policy { name, timeslice_us, k } => Ok(AtWork { policy: name, timeslice_us, k }),
-        // A change may be answered with no more than that it was done.
-        Reply::Done if changes => at_work(tool, None, None, None),
+        Reply::Policy { name, timeslice_us, k } => Ok(CurrentPolicy { policy: name, timeslice_us, k }),
+        // The reply to a change need not contain the policy.
+        Reply::Done if changes => request_policy(tool, None, None, None),
         _ => Err(tool.unexpected().into()),
     }
 }
 
-/// Every policy with its rule, a line each; the one at work is marked.
-fn list(at_work: Option<&AtWork>) -> String {
+/// Every policy with its summary, one line each; a star marks the policy in use.
+fn list(current: Option<&CurrentPolicy>) -> String {
     let mut text = String::new();
     for info in POLICIES {
-        let mark = if at_work.is_some_and(|at_work| at_work.is(info)) { '*' } else { ' ' };
+        let mark = if current.is_some_and(|current| current.is(info)) { '*' } else { ' ' };
         let line = format!("{mark} {:<13}  {:<4}  {}\n", info.plain, info.name, info.summary);
         text.push_str(&line);
     }
@@ -129,7 +129,7 @@ fn list(at_work: Option<&AtWork>) -> String {
 #[derive(Serialize)]
 struct Json<'a> {
     #[serde(flatten)]
-    at_work: &'a AtWork,
+    current: &'a CurrentPolicy,
     policies: Vec<JsonPolicy>,
 }
 
@@ -141,10 +141,11 @@ struct JsonPolicy {
     scope: &'static str,
     work_conserving: bool,
     summary: &'static str,
-    at_work: bool,
+    #[serde(rename = "at_work")]
+    in_use: bool,
 }
 
-fn as_json(at_work: &AtWork) -> Json<'_> {
+fn as_json(current: &CurrentPolicy) -> Json<'_> {
     let policies = POLICIES
         .iter()
         .map(|info| JsonPolicy {
@@ -157,10 +158,10 @@ fn as_json(at_work: &AtWork) -> Json<'_> {
             },
             work_conserving: info.work_conserving,
             summary: info.summary,
-            at_work: at_work.is(info),
+            in_use: current.is(info),
         })
         .collect();
-    Json { at_work, policies }
+    Json { current, policies }
 }
 
 #[cfg(test)]
@@ -168,17 +169,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_policy_at_work_is_marked_and_every_line_fits_a_terminal() {
-        let at_work = AtWork { policy: "UP".into(), timeslice_us: 5_000, k: 1 };
-        let text = list(Some(&at_work));
+    fn policy_in_use_is_marked_and_lines_are_short() {
+        let current = CurrentPolicy { policy: "UP".into(), timeslice_us: 5_000, k: 1 };
+        let text = list(Some(&current));
         assert_eq!(text.matches('*').count(), 1);
         assert!(text.contains("* share          UP    tasks take turns"), "{text}");
         assert!(text.lines().all(|line| line.len() <= 110), "{text}");
-        assert_eq!(at_work.in_words(), "share (UP), turns of 5.0ms");
+        assert_eq!(current.describe(), "share (UP), time slice 5.0ms");
     }
 
     #[test]
-    fn turns_have_a_range() {
+    fn time_slice_is_range_checked() {
         assert_eq!(timeslice("5ms"), Ok(Timeslice::DEFAULT));
         assert!(timeslice("1us").unwrap_err().contains("timeslice 1 is out of range"));
     }

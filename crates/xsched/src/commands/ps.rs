@@ -11,7 +11,7 @@ use xsched_core::{DeviceId, Nanos};
 use xsched_ipc::protocol::{Status, TaskStatus};
 
 use crate::rates::{self, Rates};
-use crate::term::{self, Glyphs, NOTHING};
+use crate::term::{self, Glyphs, NO_VALUE};
 use crate::tool::Tool;
 
 /// List the tasks that are being scheduled.
@@ -130,7 +130,7 @@ fn table(
 }
 
 fn cells(task: &TaskStatus, rates: Option<&Rates>) -> [String; 10] {
-    let rate = |show: fn(&Rates) -> String| rates.map_or(NOTHING.to_owned(), show);
+    let rate = |show: fn(&Rates) -> String| rates.map_or(NO_VALUE.to_owned(), show);
     [
         task.pid.to_string(),
         term::name(task),
@@ -138,10 +138,10 @@ fn cells(task: &TaskStatus, rates: Option<&Rates>) -> [String; 10] {
         task.priority.to_string(),
         term::state(task.state).to_owned(),
         rate(|rates| term::percent(rates.utilization)),
-        rate(|rates| rates.launches_per_s.map_or(NOTHING.to_owned(), term::per_second)),
+        rate(|rates| rates.launches_per_s.map_or(NO_VALUE.to_owned(), term::per_second)),
         rate(|rates| term::percent(rates.held)),
         task.preemptions.to_string(),
-        task.wait_p99_us.map_or(NOTHING.to_owned(), term::duration),
+        task.wait_p99_us.map_or(NO_VALUE.to_owned(), term::duration),
     ]
 }
 

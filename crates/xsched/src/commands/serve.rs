@@ -1,4 +1,4 @@
-//! `xsched serve`: the scheduler for all programs of this user, or of the whole machine.
+//! `xsched serve`: the service for all programs of this user, or of the machine.
 
 use std::net::SocketAddr;
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -15,38 +15,38 @@ use crate::http::{self, Reach};
 
 /// Run the scheduler service.
 ///
-/// As root it serves all users of the machine, else its own user. Nothing else is needed: `xsched run` finds it, and
-/// starts one by itself where there is none.
+/// As root it schedules the programs of all users of the machine, else those of its own user. `xsched run` finds the service,
+/// and starts one if none runs.
 #[derive(clap::Args)]
-#[allow(clippy::doc_markdown, reason = "this is shown on the terminal as it stands")]
+#[allow(clippy::doc_markdown, reason = "clap prints this text verbatim")]
 pub(crate) struct Args {
-    /// Who decides: either name of a policy, such as priority or HPF. `xsched policy` lists them.
+    /// The policy, by either of its names, such as priority or HPF. `xsched policy` lists them.
     #[arg(short, long, value_name = "NAME")]
     policy: Option<String>,
 
-    /// Where to listen, instead of $XSCHED_SOCKET or xsched/socket in the runtime directory.
+    /// Socket to listen on, instead of $XSCHED_SOCKET or xsched/socket in the runtime directory.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 
-    /// Take the place of the service that is running; programs join the new one within a second.
+    /// Replace the running service; its programs connect to the new one within a second.
     #[arg(long)]
     replace: bool,
 
-    /// End when nobody has been connected for so many seconds.
+    /// Exit after this many seconds without a client.
     #[arg(long, value_name = "SECS")]
     idle_exit: Option<u64>,
 
-    /// Configuration, instead of the usual file: see `xsched config show`.
+    /// Configuration file, instead of the default one: see `xsched config show`.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Serve metrics for Prometheus at ADDR too, such as 127.0.0.1:9400. They are always served on a socket next to the
-    /// service's own.
+    /// Also serve metrics for Prometheus at ADDR, such as 127.0.0.1:9400. They are always served on a Unix socket in the directory of
+    /// the service's socket.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
 
-    /// Serve the HTTP interface of the reference's xserver at ADDR, such as 127.0.0.1:50000. It has no passwords:
-    /// whoever reaches the port may use it.
+    /// Serve the HTTP interface of the original C++ XSched's xserver at ADDR, such as 127.0.0.1:50000. It has no authentication: every
+    /// process that can connect may use it.
     #[arg(long, value_name = "ADDR")]
     http: Option<SocketAddr>,
 
@@ -54,26 +54,26 @@ pub(crate) struct Args {
     #[arg(long)]
     http_allow_remote: bool,
 
-    /// Say nothing unless something goes wrong.
+    /// Print errors only.
     #[arg(short, long)]
     quiet: bool,
 }
 
-/// The scheduler's own place among the processes of the CPU, if its user may have it.
+/// CPU nice value of the scheduling thread, if the user has the right to set it.
 const NICE: i32 = -15;
 
-/// How long a predecessor may take to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the running service may take to exit after `--replace`.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let options = options(args)?;
     let socket = options.socket.clone();
     if args.replace {
-        service::request_shutdown(&socket, PATIENCE)?;
+        service::request_shutdown(&socket, SHUTDOWN_TIMEOUT)?;
     }
     let policy = options.policy;
     let service = Service::bind(options)?;
-    // From before readiness is told: whoever waits for it may send a signal right after.
+    // Before readiness is reported: a process that waits for it may send a signal at once.
     let (signalled, signals) = UnixStream::pair().context("cannot watch for signals")?;
     for signal in [SIGTERM, SIGINT] {
         let end = signals.try_clone().context("cannot watch for signals")?;
@@ -85,15 +85,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         eprintln!("xsched: listening on {}, policy {} ({})", socket.display(), policy.name, policy.plain);
     }
     notify_ready();
-    // This thread alone, and only if it may: what it decides about should not wait for those it decides about.
+    // Decisions should not wait for the CPU behind the scheduled programs. Failure without the right is fine.
     let _ = rustix::process::setpriority_process(None, NICE);
     let end = service.run();
     let _ = std::fs::remove_file(metrics_socket(&socket));
-    end.context("the scheduler cannot wait for its clients any more")?;
+    end.context("the service cannot wait for its clients")?;
     Ok(())
 }
 
-/// What was configured, and over it what was typed.
+/// The configuration, overridden by the command line.
 fn options(args: &Args) -> anyhow::Result<Options> {
     let config = Config::read(args.config.as_deref())?;
     let socket = args.socket.clone().unwrap_or_else(service::default_socket);
@@ -105,19 +105,19 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     Ok(options)
 }
 
-/// Starts what is served beside the socket.
+/// Starts the HTTP servers.
 fn serve_http(args: &Args, service: &Path) -> anyhow::Result<()> {
-    let reach = if args.http_allow_remote { Reach::Anywhere } else { Reach::Loopback };
-    let say = |what: &str, at: SocketAddr| {
+    let reach = if args.http_allow_remote { Reach::AnyAddress } else { Reach::Loopback };
+    let report = |what: &str, at: SocketAddr| {
         if !args.quiet {
             eprintln!("xsched: {what} at http://{at}");
         }
     };
     if let Some(at) = http::serve_metrics(service, &metrics_socket(service), args.metrics, reach)? {
-        say("metrics", at);
+        report("metrics", at);
     }
     if let Some(address) = args.http {
-        say("HTTP interface", http::serve_compat(service, address, reach)?);
+        report("HTTP interface", http::serve_compat(service, address, reach)?);
     }
     Ok(())
 }
@@ -131,7 +131,7 @@ fn metrics_socket(service: &Path) -> PathBuf {
     path.into()
 }
 
-/// Tells systemd that the service listens. Nobody has to hear it.
+/// Reports to systemd that the service listens. An error is ignored: the service works without systemd.
 fn notify_ready() {
     use std::os::linux::net::SocketAddrExt as _;
     let Some(address) = std::env::var_os("NOTIFY_SOCKET") else { return };

@@ -1,4 +1,4 @@
-//! `xsched simulate`: what a policy would do to the tasks of a file, in virtual time.
+//! `xsched simulate`: runs policies on tasks that a file describes, in virtual time.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -13,20 +13,20 @@ use xsched_core::Nanos;
 use xsched_policy::{POLICIES, PolicyInfo};
 use xsched_simulator::{self as simulator, NATIVE, Options, Progress, Report, Spec};
 
-/// Try policies on devices and tasks that a file describes, in virtual time.
+/// Simulate policies on devices and tasks that a file describes, in virtual time.
 ///
-/// Needs no accelerator and takes seconds for hours. `examples/simulations` has files to start from.
+/// Needs no accelerator, and simulates hours in seconds. `examples/simulations` has example files.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What to simulate: a TOML file of devices and tasks.
+    /// TOML file that describes devices and tasks.
     file: PathBuf,
 
-    /// Policies to try, by either of their names, with commas between them: several give a comparison, `all` means
-    /// every one, and `native` is the device's own time slicing without any policy.
+    /// Policies, by either of their names, separated by commas. Several give a comparison. `all` is every policy, and `native` is
+    /// the device's own time slicing without a policy.
     #[arg(short, long, required = true, value_delimiter = ',', value_name = "NAME")]
     policy: Vec<String>,
 
-    /// Seed of all chance, instead of the file's.
+    /// Seed of the random numbers, instead of the file's.
     #[arg(long)]
     seed: Option<u64>,
 
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// With --json, a row for every task even when they are more than 200.
+    /// With --json, a row for every task even if there are more than 200.
     #[arg(long, requires = "json")]
     every_task: bool,
 }
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The policies that the names on the command line mean, each once, in their order.
+/// The policies that the command line names, without duplicates, in that order.
 fn policies(names: &[String]) -> anyhow::Result<Vec<&'static PolicyInfo>> {
     let mut found: Vec<&'static PolicyInfo> = Vec::new();
     for name in names {
@@ -116,22 +116,21 @@ fn simulate_one(spec: &Spec, policy: &'static PolicyInfo, every_task: bool) -> R
     let (done, wait) = mpsc::channel::<()>();
     let (name, watched) = (format!("{policy:?}"), &progress);
     thread::scope(|scope| {
-        scope.spawn(move || show(&name, watched, &wait));
+        scope.spawn(move || show_progress(&name, watched, &wait));
         let report = simulator::run_with(spec, policy, &options);
         drop(done);
         report
     })
 }
 
-/// A bar on the terminal once a run has lasted a second, until the other end of `done` is gone.
-fn show(name: &str, progress: &Progress, done: &mpsc::Receiver<()>) {
+/// Shows a progress bar after the first second, until the sender of `done` is dropped.
+fn show_progress(name: &str, progress: &Progress, done: &mpsc::Receiver<()>) {
     let pause = |length| matches!(done.recv_timeout(length), Err(mpsc::RecvTimeoutError::Timeout));
     if !pause(Duration::from_secs(1)) {
         return;
     }
     let style = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} %, {eta} left");
     let bar = ProgressBar::new(1000).with_message(name.to_owned());
-    // The template is a constant; were it wrong, the plain bar would do.
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     while pause(Duration::from_millis(100)) {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 1000")]

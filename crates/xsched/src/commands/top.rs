@@ -8,17 +8,17 @@ use xsched_core::parse_time;
 
 use crate::top;
 
-/// Watch what is being scheduled, live.
+/// Show the scheduled tasks live.
 ///
-/// Shows who has how much of each device, who is held and for how long, and lets you change priorities and the policy
-/// while you look. Press ? for the keys.
+/// Shows the utilization of each device by each task, and which tasks are held and for how long. Keys change priorities and the
+/// policy. Press ? for the keys and the columns.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How often to look, such as 500ms or 2s [default: 1s, with --once 200ms].
+    /// Update interval, such as 500ms or 2s [default: 1s, with --once 200ms].
     #[arg(short, long, value_name = "TIME", value_parser = interval)]
     interval: Option<Duration>,
 
-    /// Print one screen as text and end; works without a terminal.
+    /// Print one screen as text and exit; needs no terminal.
     #[arg(long)]
     once: bool,
 }

@@ -1,4 +1,4 @@
-//! `xsched trace`: records what the scheduler does.
+//! `xsched trace`: records the scheduler's decisions.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,19 +21,19 @@ use xsched_ipc::protocol::{Reply, Request};
 use crate::tool::{Tool, ToolError};
 use crate::trace::Converter;
 
-/// Record what the scheduler does, for Perfetto to show.
+/// Record a trace of the scheduler's decisions for Perfetto.
 ///
-/// Every program has its tasks as tracks, with slices while they run and while they are held, and a mark where they
-/// were preempted. Below them are its queues, with slices while they run and while they wait, and the number of launches
-/// of each, looked at every 10 ms or more often. The scheduler has its rounds, and for each device the numbers of tasks
-/// that run and are held. Open the file at <https://ui.perfetto.dev>.
+/// Every program has its tasks as tracks, with slices while a task runs and while it is held, and an instant event for each
+/// preemption. Below them are its queues, with slices while a queue is busy and while it is held, and a counter of its
+/// launches, sampled at least every 10 ms. The scheduler has a track of its rounds, and for each device counters of the tasks
+/// that run and that are held. Open the file at <https://ui.perfetto.dev>.
 ///
-/// Launches of a program that is alone on its device are not counted: it is free, and nobody stands at the gate.
+/// Launches of a program that is alone on its device are not counted: its order is free, and free launches report nothing.
 ///
-/// With a command, records while it runs, and ends with its exit status. Without, until Ctrl-C or for --duration.
+/// With a command, records while it runs and exits with its status. Without, records until Ctrl-C or for --duration.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to write the trace.
+    /// File to write.
     #[arg(short, long, value_name = "FILE", default_value = "xsched-trace.json")]
     output: PathBuf,
 
@@ -41,26 +41,26 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     duration: Option<Nanos>,
 
-    /// A program to run under the scheduler meanwhile.
+    /// A program to run under the scheduler.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// How often to look at anything but events.
-const PAUSE: Duration = Duration::from_millis(100);
-/// For a service to appear that the command starts.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How often to check for signals, the command and the time limit.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long the command may take to start a service.
+const SERVICE_START_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    // A command brings its own service if there is none: only then is it no error that nobody is there yet.
+    // `xsched run` starts a service if none runs, so a missing service is no error if there is a command.
     let tool = match Tool::connect() {
         Err(ToolError::NoService { .. }) if !args.command.is_empty() => None,
         tool => Some(tool?),
     };
     let file = File::create(&args.output).with_context(|| cannot_write(&args.output))?;
     let mut recording = Recording::new(args.duration)?;
-    let result = recording.make(tool, args, file);
-    // Nobody else waits for the command, however the recording ended.
+    let result = recording.run(tool, args, file);
+    // Reap the command, however the recording ended.
     match (recording.wait_for_command()?, result) {
         (None, result) => result,
         (Some(status), result) => {
@@ -84,17 +84,17 @@ fn report(file: &Path, events: u64, lost: u64) {
     eprintln!("{events} events in {}{missing}; open it at https://ui.perfetto.dev", file.display());
 }
 
-/// As a shell tells it: that of the program, or 128 and the signal that ended it.
+/// The exit status as a shell reports it: that of the program, or 128 plus the signal that killed it.
 fn exit_code(status: ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt as _;
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1)
 }
 
-/// Starts the command under the scheduler; `xsched` itself knows how to do that.
+/// Starts the command under the scheduler, with `xsched run` unless it is an `xsched` command itself.
 fn spawn(command: &[OsString]) -> anyhow::Result<Option<Child>> {
     let [program, arguments @ ..] = command else { return Ok(None) };
-    let own = Path::new(program).file_name().is_some_and(|name| name == "xsched");
-    let mut child = if own {
+    let is_xsched = Path::new(program).file_name().is_some_and(|name| name == "xsched");
+    let mut child = if is_xsched {
         Command::new(program)
     } else {
         let mut child = Command::new(std::env::current_exe().context("cannot find this program itself")?);
@@ -108,12 +108,12 @@ fn spawn(command: &[OsString]) -> anyhow::Result<Option<Child>> {
 struct Recording {
     began: Instant,
     limit: Option<Duration>,
-    /// Somebody at the terminal interrupts us.
+    /// SIGINT was received.
     interrupted: Arc<AtomicBool>,
-    /// Somebody wants us to end.
+    /// SIGTERM was received.
     terminated: Arc<AtomicBool>,
     child: Option<Child>,
-    /// How the child ended.
+    /// The exit status of the child.
     status: Option<ExitStatus>,
 }
 
@@ -134,16 +134,16 @@ impl Recording {
         })
     }
 
-    /// Starts the command and records. The file is whole afterwards, even if the service ends before.
-    fn make(&mut self, tool: Option<Tool>, args: &Args, file: File) -> anyhow::Result<()> {
+    /// Starts the command and records. The file is complete afterwards, even if the service exits first.
+    fn run(&mut self, tool: Option<Tool>, args: &Args, file: File) -> anyhow::Result<()> {
         let tool = if let Some(tool) = tool {
-            // Listening before the command starts: its first launch is in the trace.
+            // Subscribe before the command starts: its first launch is in the trace.
             tool.send(&Request::Trace)?;
             self.child = spawn(&args.command)?;
             tool
         } else {
             self.child = spawn(&args.command)?;
-            let tool = self.await_service()?;
+            let tool = self.wait_for_service()?;
             tool.send(&Request::Trace)?;
             tool
         };
@@ -160,12 +160,11 @@ impl Recording {
         end
     }
 
-    /// Whether there is no reason to go on.
+    /// Whether the recording has to end.
     fn is_over(&mut self) -> io::Result<bool> {
         let terminated = self.terminated.swap(false, Ordering::Relaxed);
         if let Some(child) = &mut self.child {
-            // An interrupt from the terminal reaches the command as well, and it decides what that means. Other
-            // requests to end reach only us.
+            // The terminal sends SIGINT to the command as well, which decides what to do. SIGTERM reaches this process only.
             if terminated {
                 let _ = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
             }
@@ -180,12 +179,14 @@ impl Recording {
         Ok(self.limit.is_some_and(|limit| self.began.elapsed() >= limit))
     }
 
-    /// Dependencies for the service that the command starts.
-    fn await_service(&mut self) -> anyhow::Result<Tool> {
+    /// Waits for the service that the command starts.
+    fn wait_for_service(&mut self) -> anyhow::Result<Tool> {
         loop {
             match Tool::connect() {
-                Err(ToolError::NoService { .. }) if !self.is_over()? && self.began.elapsed() < PATIENCE => {
-                    thread::sleep(PAUSE / 10);
+                Err(ToolError::NoService { .. })
+                    if !self.is_over()? && self.began.elapsed() < SERVICE_START_TIMEOUT =>
+                {
+                    thread::sleep(CHECK_INTERVAL / 10);
                 }
                 tool => return Ok(tool?),
             }
@@ -195,11 +196,11 @@ impl Recording {
     fn record<W: Write>(&mut self, tool: &Tool, converter: &mut Converter<W>) -> anyhow::Result<()> {
         let line =
             if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
-        let mut looked = Instant::now();
+        let mut checked = Instant::now();
         let mut over = false;
         loop {
-            // What has been sent by the time it is over still belongs to the trace.
-            let pause = if over { Duration::ZERO } else { self.pause() };
+            // Events that were sent before the end belong to the trace.
+            let pause = if over { Duration::ZERO } else { self.wait_limit() };
             let reply = if tool.wait(pause)? { Some(tool.next_reply()?) } else { None };
             let nothing = reply.is_none();
             match reply {
@@ -214,8 +215,8 @@ impl Recording {
                 None if over => break,
                 None => {}
             }
-            if !over && (nothing || looked.elapsed() >= PAUSE) {
-                looked = Instant::now();
+            if !over && (nothing || checked.elapsed() >= CHECK_INTERVAL) {
+                checked = Instant::now();
                 over = self.is_over()?;
                 let (events, lost) = converter.counts();
                 line.set_message(format!("{events} events, {lost} lost, {:.0?}", self.began.elapsed()));
@@ -226,18 +227,18 @@ impl Recording {
         Ok(())
     }
 
-    /// How long to wait for events until something else is due.
-    fn pause(&self) -> Duration {
+    /// How long to wait for events until the next check.
+    fn wait_limit(&self) -> Duration {
         let left = self.limit.map(|limit| limit.saturating_sub(self.began.elapsed()));
-        left.map_or(PAUSE, |left| left.min(PAUSE))
+        left.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL))
     }
 
-    /// Dependencies for the command, if there is one: its exit status.
+    /// Waits for the command, if there is one, and returns its exit status.
     fn wait_for_command(mut self) -> io::Result<Option<ExitStatus>> {
         self.limit = None;
         while self.child.is_some() {
             self.is_over()?;
-            thread::sleep(PAUSE / 10);
+            thread::sleep(CHECK_INTERVAL / 10);
         }
         Ok(self.status)
     }

@@ -1,4 +1,4 @@
-//! An HTTP client for one short exchange: enough for `xcli`, here and with the reference's server.
+//! An HTTP client for one short exchange, for `xcli`. Also works with the server of the original C++ XSched.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -7,51 +7,51 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-/// To connect, and again for each piece of the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// A machine full of queues needs a few hundred kilobytes.
-const LONGEST: u64 = 16 << 20;
+/// For the connection, and again for each read of the response.
+const IO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit on a response in bytes; thousands of queues need a few hundred KiB.
+const MAX_RESPONSE: u64 = 16 << 20;
 
-/// Where the server is.
+/// A client of the server at this address.
 pub(super) struct Client {
     pub(super) address: String,
     pub(super) port: u16,
 }
 
 impl Client {
-    /// Asks for what is at `target`.
+    /// Sends a GET request and returns the JSON body.
     pub(super) fn get(&self, target: &str) -> anyhow::Result<Value> {
-        self.ask("GET", target, "")
+        self.request("GET", target, "")
     }
 
-    /// Has something done.
+    /// Sends a POST request.
     pub(super) fn post(&self, target: &str, body: &str) -> anyhow::Result<()> {
-        self.ask("POST", target, body).map(drop)
+        self.request("POST", target, body).map(drop)
     }
 
-    fn ask(&self, method: &str, target: &str, body: &str) -> anyhow::Result<Value> {
+    fn request(&self, method: &str, target: &str, body: &str) -> anyhow::Result<Value> {
         let at = self.host();
         let response = self.exchange(method, target, body).with_context(|| format!("xserver at {at}"))?;
         let (status, body) = parse(&response).with_context(|| format!("xserver at {at}"))?;
         let value: Value = serde_json::from_str(body).unwrap_or(Value::Null);
         match (status, value["error"].as_str()) {
             (200, _) if !value.is_null() => Ok(value),
-            (200, _) => bail!("xserver at {at} did not answer in JSON: is it another program?"),
-            (_, Some(why)) => bail!("{why}"),
-            (status, None) => bail!("xserver at {at} answered {status} to {method} {target}"),
+            (200, _) => bail!("xserver at {at} did not reply with JSON: does another program use this port?"),
+            (_, Some(reason)) => bail!("{reason}"),
+            (status, None) => bail!("xserver at {at} replied with status {status} to {method} {target}"),
         }
     }
 
     fn host(&self) -> String {
         let Self { address, port } = self;
-        // An IPv6 address has colons of its own.
+        // An IPv6 address contains colons.
         if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
     }
 
     fn exchange(&self, method: &str, target: &str, body: &str) -> anyhow::Result<String> {
         let mut stream = self.connect()?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(IO_TIMEOUT))?;
+        stream.set_write_timeout(Some(IO_TIMEOUT))?;
         let (host, length) = (self.host(), body.len());
         let request = format!(
             "{method} {target} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n\
@@ -59,28 +59,30 @@ impl Client {
         );
         stream.write_all(request.as_bytes())?;
         let mut response = Vec::new();
-        stream.take(LONGEST).read_to_end(&mut response)?;
-        String::from_utf8(response).context("the answer is not text")
+        stream.take(MAX_RESPONSE).read_to_end(&mut response)?;
+        String::from_utf8(response).context("the response is not valid UTF-8")
     }
 
     fn connect(&self) -> anyhow::Result<TcpStream> {
         let mut last = None;
-        for address in (self.address.as_str(), self.port).to_socket_addrs().context("no such address")? {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
+        for address in
+            (self.address.as_str(), self.port).to_socket_addrs().context("the address cannot be resolved")?
+        {
+            match TcpStream::connect_timeout(&address, IO_TIMEOUT) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = Some(error),
             }
         }
-        Err(last.map_or_else(|| anyhow::anyhow!("the name has no address"), Into::into))
+        Err(last.map_or_else(|| anyhow::anyhow!("the host name has no address"), Into::into))
             .context("cannot connect (is it running?)")
     }
 }
 
 /// The status and the body of a response.
 fn parse(response: &str) -> anyhow::Result<(u16, &str)> {
-    let (head, body) = response.split_once("\r\n\r\n").context("the answer breaks off")?;
+    let (head, body) = response.split_once("\r\n\r\n").context("the response is incomplete")?;
     let status = head.strip_prefix("HTTP/1.").and_then(|line| line.split(' ').nth(1)?.parse().ok());
-    Ok((status.context("the answer is not HTTP")?, body))
+    Ok((status.context("the response is not HTTP")?, body))
 }
 
 #[cfg(test)]
@@ -88,13 +90,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn responses_are_taken_apart_and_rubbish_is_told() {
+    fn responses_are_parsed_and_invalid_ones_rejected() {
         assert_eq!(parse("HTTP/1.1 200 OK\r\nA: b\r\n\r\n{}").unwrap(), (200, "{}"));
         assert_eq!(parse("HTTP/1.0 404 Not Found\r\n\r\n").unwrap(), (404, ""));
-        for rubbish in
+        for invalid in
             ["", "HTTP/1.1 200 OK\r\n", "SSH-2.0\r\n\r\n", "HTTP/1.1 x\r\n\r\n", "HTTP/1.1\r\n\r\n"]
         {
-            assert!(parse(rubbish).is_err(), "{rubbish:?}");
+            assert!(parse(invalid).is_err(), "{invalid:?}");
         }
     }
 }

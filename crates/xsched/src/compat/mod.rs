@@ -1,5 +1,5 @@
-//! The command lines of the reference's two programs. This one takes their place when it is called by their names:
-//! `xserver` and `xcli` are installed as links to `xsched`.
+//! The command lines of the two programs of the original C++ XSched, `xserver` and `xcli`. Both are installed as links to
+//! `xsched`, which selects the command line by the name it was called by.
 
 mod client;
 mod show;
@@ -10,24 +10,24 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The port of the reference's HTTP interface.
+/// The default port of the HTTP interface.
 const PORT: u16 = 50_000;
 
-/// Runs the program this one was called as. None: it was called by its own name.
+/// Runs `xserver` or `xcli` if this process was called by that name; else returns none.
 pub(crate) fn run() -> Option<ExitCode> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    match called(arguments.first()?)?.to_str()? {
+    match file_name(arguments.first()?)?.to_str()? {
         "xserver" => Some(xserver::run(arguments)),
         "xcli" => Some(xcli::run(arguments)),
         _ => None,
     }
 }
 
-fn called(program: &OsStr) -> Option<&OsStr> {
+fn file_name(program: &OsStr) -> Option<&OsStr> {
     Path::new(program).file_name()
 }
 
-/// Both command lines, for those who describe them.
+/// The definitions of both command lines, for the man pages.
 pub(crate) fn definitions() -> [clap::Command; 2] {
     [xserver::definition(), xcli::definition()]
 }

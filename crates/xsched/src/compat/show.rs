@@ -1,4 +1,4 @@
-//! What `xcli` prints.
+//! The output of `xcli`.
 
 use serde::Deserialize;
 use xsched_core::DeviceId;
@@ -6,7 +6,7 @@ use xsched_policy::POLICIES;
 
 use crate::term;
 
-/// The answer to `GET /xqueues`.
+/// The response to `GET /xqueues`.
 #[derive(Default, Deserialize)]
 pub(super) struct Queues {
     xqueues: Vec<Queue>,
@@ -33,7 +33,7 @@ struct Process {
 
 const HEADINGS: [&str; 8] = ["XQUEUE", "PID", "DEVICE", "LEVEL", "THRESHOLD", "BATCH", "STATE", "COMMAND"];
 
-/// The queues as a table, one line each, in the order of their processes and handles.
+/// The queues as a table, one line each, sorted by process and handle.
 pub(super) fn table(queues: &Queues) -> String {
     let mut sorted: Vec<&Queue> = queues.xqueues.iter().collect();
     sorted.sort_by_key(|queue| (queue.pid, queue.handle));
@@ -62,7 +62,7 @@ pub(super) fn table(queues: &Queues) -> String {
     text
 }
 
-/// A number of commands; 0 says that the window is measured in time.
+/// A number of commands; 0 means that the in-flight window is measured in time.
 fn limit(commands: i64) -> String {
     if commands == 0 { "time".to_owned() } else { commands.to_string() }
 }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_stand_in_a_table_that_scripts_can_cut() {
+    fn queue_table_has_aligned_columns() {
         let queue = Queue { device: 0x2_0000_0030, level: 1, pid: 7, ready: true, ..Queue::default() };
         let queues = Queues {
             xqueues: vec![
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_have_both_their_names() {
+    fn policy_is_printed_with_both_names() {
         assert!(policy(6).starts_with("SPUP (quota): "));
         assert_eq!(policy(99), "unknown policy 99");
     }

@@ -1,4 +1,4 @@
-//! `xcli`: the reference's tool, over HTTP.
+//! `xcli`: the command-line tool of the original C++ XSched, over HTTP.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -15,15 +15,15 @@ use super::client::Client;
 use super::show::{self, Queues};
 use crate::cli;
 
-/// Show and change what an `xserver` schedules, as the reference's `xcli` does.
+/// Show and change the queues of an `xserver`, as `xcli` of the original C++ XSched does.
 #[derive(Parser)]
 #[command(name = "xcli", version, arg_required_else_help = true)]
 struct Args {
-    /// The machine the server runs on.
+    /// Host name or address of the server.
     #[arg(short, long, default_value = "127.0.0.1")]
     addr: String,
 
-    /// Its port.
+    /// Port of the server.
     #[arg(short, long, default_value_t = super::PORT)]
     port: u16,
 
@@ -33,61 +33,61 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show the queues again and again.
+    /// Show the queues repeatedly.
     Top {
-        /// Times a second.
+        /// Updates per second.
         #[arg(short, long, default_value_t = 1.0, value_parser = frequency)]
         freq: f64,
     },
     /// Show the queues.
     List,
-    /// Change how one queue is preempted and how much of it may be in flight.
-    #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+    /// Change the preemption level and the in-flight window of a queue.
+    #[command(group = clap::ArgGroup::new("setting").required(true).multiple(true))]
     Config {
-        /// The queue, as `list` shows it.
+        /// Handle of the queue, as `list` shows it.
         #[arg(short, long, value_parser = handle)]
         xqueue: u64,
-        /// 1 to 3.
-        #[arg(short, long, group = "what")]
+        /// Preemption level, 1 to 3.
+        #[arg(short, long, group = "setting")]
         level: Option<i64>,
-        /// Commands in flight.
-        #[arg(short, long, group = "what")]
+        /// Limit on commands in flight.
+        #[arg(short, long, group = "setting")]
         threshold: Option<i64>,
-        /// Commands from one synchronisation to the next.
-        #[arg(short, long, group = "what")]
+        /// Commands between two synchronizations.
+        #[arg(short, long, group = "setting")]
         batch_size: Option<i64>,
     },
     /// Show or change the policy.
-    #[command(group = clap::ArgGroup::new("what").required(true))]
+    #[command(group = clap::ArgGroup::new("setting").required(true))]
     Policy {
-        /// Show it.
-        #[arg(short, long, group = "what")]
+        /// Show the policy.
+        #[arg(short, long, group = "setting")]
         query: bool,
-        /// Change it.
-        #[arg(short, long, group = "what", requires = "name")]
+        /// Change the policy.
+        #[arg(short, long, group = "setting", requires = "name")]
         set: bool,
-        /// To which, by either of its names.
+        /// The new policy, by either of its names.
         #[arg(short, long, requires = "set")]
         name: Option<String>,
     },
-    /// Give a hint to the policy.
-    #[command(group = clap::ArgGroup::new("whom"))]
-    #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+    /// Set a hint for a program or a queue.
+    #[command(group = clap::ArgGroup::new("target"))]
+    #[command(group = clap::ArgGroup::new("setting").required(true).multiple(true))]
     Hint {
-        /// For the program of this queue.
-        #[arg(short, long, group = "whom", value_parser = handle)]
+        /// The queue that the hint is for.
+        #[arg(short, long, group = "target", value_parser = handle)]
         xqueue: Option<u64>,
-        /// For this process.
-        #[arg(long, group = "whom")]
+        /// The process that the hint is for.
+        #[arg(long, group = "target")]
         pid: Option<u32>,
-        /// Importance, -256 to 255.
-        #[arg(short, long, group = "what", requires = "whom", allow_negative_numbers = true)]
+        /// Priority, -256 to 255.
+        #[arg(short, long, group = "setting", requires = "target", allow_negative_numbers = true)]
         priority: Option<i64>,
-        /// Percent of the device.
-        #[arg(short, long, group = "what", requires = "whom")]
+        /// Share of the device's time in percent. The original C++ XSched calls it utilization.
+        #[arg(short, long, group = "setting", requires = "target")]
         utilization: Option<i64>,
-        /// Length of everybody's turns in microseconds.
-        #[arg(short, long, group = "what")]
+        /// Time slice of the policy in microseconds.
+        #[arg(short, long, group = "setting")]
         timeslice: Option<i64>,
     },
 }
@@ -95,7 +95,7 @@ enum Command {
 fn handle(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     u64::from_str_radix(digits, 16)
-        .map_err(|_| "not a queue in hexadecimal, as `xcli list` shows it".to_owned())
+        .map_err(|_| "not a hexadecimal queue handle, as `xcli list` shows it".to_owned())
 }
 
 fn frequency(text: &str) -> Result<f64, String> {
@@ -110,7 +110,7 @@ pub(super) fn definition() -> clap::Command {
     <Args as clap::CommandFactory>::command()
 }
 
-/// Does what the command line says.
+/// Parses the command line and runs the command.
 pub(super) fn run(arguments: Vec<OsString>) -> ExitCode {
     let Args { addr, port, command } = Args::parse_from(arguments);
     cli::exit_code("xcli", execute(&Client { address: addr, port }, command))
@@ -134,7 +134,7 @@ fn execute(client: &Client, command: Command) -> anyhow::Result<()> {
         }
         Command::Policy { .. } => print(&format!("{}\n", policy(client)?)),
         Command::Hint { xqueue, pid, priority, utilization, timeslice } => {
-            let whom = match xqueue {
+            let target = match xqueue {
                 Some(handle) => ("handle", json!(handle)),
                 None => ("pid", json!(pid)),
             };
@@ -142,7 +142,7 @@ fn execute(client: &Client, command: Command) -> anyhow::Result<()> {
                 [(1, "priority", priority), (2, "utilization", utilization), (3, "timeslice", timeslice)];
             for (hint_type, name, value) in given {
                 if let Some(value) = value {
-                    let hint = json!({ "hint_type": hint_type, whom.0: whom.1, name: value });
+                    let hint = json!({ "hint_type": hint_type, target.0: target.1, name: value });
                     client.post("/hint", &hint.to_string())?;
                 }
             }
@@ -152,17 +152,17 @@ fn execute(client: &Client, command: Command) -> anyhow::Result<()> {
 }
 
 fn queues(client: &Client) -> anyhow::Result<Queues> {
-    serde_json::from_value(client.get("/xqueues")?).context("the server's list of queues cannot be read")
+    serde_json::from_value(client.get("/xqueues")?).context("the list of queues in the response is invalid")
 }
 
 fn policy(client: &Client) -> anyhow::Result<String> {
-    let answer = client.get("/policy")?;
-    Ok(show::policy(answer["policy"].as_u64().context("the server did not say which policy it has")?))
+    let response = client.get("/policy")?;
+    Ok(show::policy(response["policy"].as_u64().context("the response contains no policy")?))
 }
 
-/// Until somebody interrupts it, or stops reading.
+/// Prints the queues until this process is interrupted or the reader closes the pipe.
 fn top(client: &Client, pause: Duration) -> anyhow::Result<()> {
-    // Home, and clear what is below: less flicker than clearing first.
+    // Move the cursor to the top left and clear the screen.
     let (before, after) = if io::stdout().is_terminal() { ("\x1b[H\x1b[2J", "") } else { ("", "\n") };
     loop {
         let frame = format!("{before}policy {}\n\n{}{after}", policy(client)?, show::table(&queues(client)?));
@@ -183,12 +183,12 @@ mod tests {
     use super::*;
     use clap::CommandFactory as _;
 
-    fn understood(line: &str) -> bool {
+    fn is_accepted(line: &str) -> bool {
         Args::try_parse_from(line.split(' ')).is_ok()
     }
 
     #[test]
-    fn the_reference_s_command_lines_are_understood() {
+    fn command_lines_of_the_original_are_accepted() {
         Args::command().debug_assert();
         for line in [
             "xcli -a 10.0.0.1 -p 6000 top -f 10",
@@ -202,7 +202,7 @@ mod tests {
             "xcli hint -t 500",
             "xcli hint --pid 12 -t 500",
         ] {
-            assert!(understood(line), "{line}");
+            assert!(is_accepted(line), "{line}");
         }
         for line in [
             "xcli",
@@ -217,7 +217,7 @@ mod tests {
             "xcli hint -x 7f",
             "xcli top -f 0",
         ] {
-            assert!(!understood(line), "{line}");
+            assert!(!is_accepted(line), "{line}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `xserver [POLICY [PORT]]`: the service, with the HTTP interface of the reference's.
+//! `xserver [POLICY [PORT]]`: the service with the HTTP interface of the original C++ XSched.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,9 +9,9 @@ use xsched_policy::PolicyInfo;
 
 use crate::cli;
 
-/// Run the scheduler service as the reference's `xserver` does: `xsched serve --policy POLICY --http 127.0.0.1:PORT`.
+/// Run the scheduler service as `xserver` of the original C++ XSched does: `xsched serve --policy POLICY --http 127.0.0.1:PORT`.
 ///
-/// Unlike the reference's it listens on this machine only.
+/// Unlike the original it listens on the loopback address only.
 #[derive(Parser)]
 #[command(name = "xserver", version)]
 struct Args {
@@ -33,7 +33,7 @@ pub(super) fn definition() -> clap::Command {
     <Args as clap::CommandFactory>::command()
 }
 
-/// Turns its command line into that of `xsched serve`.
+/// Translates the command line to that of `xsched serve` and runs it.
 pub(super) fn run(arguments: Vec<OsString>) -> ExitCode {
     cli::run(serve(&Args::parse_from(arguments)))
 }
@@ -48,29 +48,29 @@ fn serve(args: &Args) -> Vec<OsString> {
 mod tests {
     use super::*;
 
-    fn becomes(words: &[&str]) -> Result<String, String> {
+    fn translate(words: &[&str]) -> Result<String, String> {
         let args = Args::try_parse_from(words).map_err(|error| error.to_string())?;
         Ok(serve(&args).iter().skip(1).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
     }
 
     #[test]
-    fn its_command_line_becomes_ours() {
-        for (theirs, ours) in [
+    fn command_line_is_translated_to_xsched_serve() {
+        for (original, expected) in [
             (vec!["xserver"], "serve --policy HPF --http 127.0.0.1:50000"),
             (vec!["xserver", "up"], "serve --policy UP --http 127.0.0.1:50000"),
             (vec!["xserver", "SPUP", "6000"], "serve --policy SPUP --http 127.0.0.1:6000"),
         ] {
-            assert_eq!(becomes(&theirs).unwrap(), ours);
+            assert_eq!(translate(&original).unwrap(), expected);
         }
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_before_anything_is_started() {
+    fn invalid_arguments_are_rejected() {
         for words in
-            [vec!["xserver", "nonsense"], vec!["xserver", "HPF", "0"], vec!["xserver", "HPF", "70000"]]
+            [vec!["xserver", "unknown"], vec!["xserver", "HPF", "0"], vec!["xserver", "HPF", "70000"]]
         {
-            assert!(becomes(&words).is_err(), "{words:?}");
+            assert!(translate(&words).is_err(), "{words:?}");
         }
-        assert!(becomes(&["xserver", "nonsense"]).unwrap_err().contains("priority (HPF)"));
+        assert!(translate(&["xserver", "unknown"]).unwrap_err().contains("priority (HPF)"));
     }
 }

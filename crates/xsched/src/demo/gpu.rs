@@ -1,7 +1,7 @@
 //! The demo on a real GPU: the same two programs, with kernels of a chosen length instead of simulated commands.
 //!
-//! Both are `xsched bench gpu-worker`, which knows nothing of scheduling. In the scene with XSched they are started by
-//! `xsched run`, as anybody's programs would be, and scheduled by a service of the demo's own.
+//! Both are `xsched bench gpu-worker`, which has no scheduling code. In the scene with XSched they are started by `xsched run`, as
+//! every program, and scheduled by a private service.
 
 use std::cell::Cell;
 use std::io::{BufRead as _, BufReader};
@@ -19,25 +19,30 @@ use super::scene::Plan;
 use crate::commands::bench::PrivateService;
 use crate::commands::run::library;
 
-/// A GPU that answers.
+/// A usable GPU.
 pub(crate) struct Gpu {
     pub(crate) name: String,
     pub(crate) cuda: String,
     calibration: String,
-    /// What programs were scheduled at.
+    /// The preemption level of the scheduled background, once known.
     level: Cell<Option<u8>>,
 }
 
-/// Asks the first GPU for its name, and how long our kernels take on it. In a process of its own: this one stays off it.
+/// Calibrates the kernels on the first GPU. In a child process: this process must not use the GPU.
 pub(crate) fn find() -> anyhow::Result<Gpu> {
-    library::find().context("nothing can be scheduled on a GPU")?;
+    library::find().context("programs on a GPU cannot be scheduled")?;
     let output = this_program()?.args(["bench", "gpu-worker", "calibrate"]).stdin(Stdio::null()).output()?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("no GPU for the demo: {}", said.trim().trim_start_matches("xsched: "));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("no GPU for the demo: {}", stderr.trim().trim_start_matches("xsched: "));
     }
-    let told: Value = serde_json::from_slice(&output.stdout).context("a GPU that says nothing of itself")?;
-    let text = |field: &str| told[field].as_str().map(str::to_owned).with_context(|| format!("no {field}"));
+    let output: Value = serde_json::from_slice(&output.stdout).context("the calibration printed no JSON")?;
+    let text = |field: &str| {
+        output[field]
+            .as_str()
+            .map(str::to_owned)
+            .with_context(|| format!("the calibration printed no {field}"))
+    };
     Ok(Gpu {
         name: text("gpu")?,
         cuda: text("cuda")?,
@@ -51,7 +56,7 @@ fn this_program() -> anyhow::Result<Command> {
 }
 
 impl Gpu {
-    /// The level XSched worked at, once it has.
+    /// The preemption level that XSched used, once known.
     pub(crate) fn level(&self) -> Option<u8> {
         self.level.get()
     }
@@ -65,7 +70,7 @@ impl Gpu {
             _ => Some(self.background(plan, socket)?),
         };
         if let (Some(background), Some(socket)) = (&background, socket) {
-            self.level.set(Some(background.program.level_it_has(socket)?));
+            self.level.set(Some(background.program.scheduled_level(socket)?));
         }
         let requests = self.serve(plan, socket, progress)?;
         let (from, to) = (requests[0].0, requests[requests.len() - 1].1);
@@ -84,7 +89,7 @@ impl Gpu {
                 .collect(),
             background_utilization: done.unwrap_or(0.0) * plan.background_command_us as f64 / span_us,
             foreground_utilization: requests.len() as f64 * request_us / span_us,
-            // A GPU does not tell who had it when.
+            // A GPU does not report which program ran when.
             timeline: Vec::new(),
         })
     }
@@ -112,7 +117,7 @@ impl Gpu {
         Program::start(command)
     }
 
-    /// The latency-critical program: both times of every request, in seconds.
+    /// Runs the latency-critical program. Returns both times of every request, in seconds.
     fn serve(
         &self,
         plan: &Plan,
@@ -128,8 +133,9 @@ impl Gpu {
         let mut program = self.worker("latency", &arguments, "high", plan.level, socket)?;
         let mut requests = Vec::with_capacity(plan.requests);
         for line in program.lines()? {
-            let told: Value = serde_json::from_str(&line?).context("the demo's foreground")?;
-            if let (Some(arrived), Some(done)) = (told["arrived_ns"].as_f64(), told["done_ns"].as_f64()) {
+            let output: Value =
+                serde_json::from_str(&line?).context("the demo's foreground printed no JSON")?;
+            if let (Some(arrived), Some(done)) = (output["arrived_ns"].as_f64(), output["done_ns"].as_f64()) {
                 requests.push((arrived / 1e9, done / 1e9));
                 progress();
             }
@@ -140,7 +146,7 @@ impl Gpu {
         Ok(requests)
     }
 
-    /// The program that takes all it can get, once it runs.
+    /// Starts the program that is always busy, and returns when it runs.
     fn background(&self, plan: &Plan, socket: Option<&Path>) -> anyhow::Result<Background> {
         let arguments = [
             ("--length-us", plan.background_command_us),
@@ -150,51 +156,54 @@ impl Gpu {
         let mut program = self.worker("load", &arguments, "low", plan.level, socket)?;
         let reports = Arc::new(Mutex::new(Vec::new()));
         let lines = program.lines()?;
-        let kept = Arc::clone(&reports);
-        // Read on, so that the program never waits for us.
+        let collected = Arc::clone(&reports);
+        // Reads without a pause, so that the program never blocks on a full pipe.
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                let told: Value = serde_json::from_str(&line).unwrap_or_default();
-                if let (Some(at), Some(kernels)) = (told["at"].as_f64(), told["kernels"].as_f64()) {
-                    kept.lock().unwrap_or_else(PoisonError::into_inner).push((at, kernels));
+                let output: Value = serde_json::from_str(&line).unwrap_or_default();
+                if let (Some(at), Some(kernels)) = (output["at"].as_f64(), output["kernels"].as_f64()) {
+                    collected.lock().unwrap_or_else(PoisonError::into_inner).push((at, kernels));
                 }
             }
         });
         let background = Background { program, reports };
-        background.wait_until("did not get to run", |reports| {
-            reports.last().is_some_and(|(_, kernels)| *kernels > 0.0)
-        })?;
+        background
+            .wait_until("did not run", |reports| reports.last().is_some_and(|(_, kernels)| *kernels > 0.0))?;
         Ok(background)
     }
 }
 
 struct Background {
     program: Program,
-    /// When it said how many kernels were done.
+    /// Times and the number of kernels completed by then.
     reports: Arc<Mutex<Vec<(f64, f64)>>>,
 }
 
 impl Background {
-    fn wait_until(&self, what: &str, mut is_so: impl FnMut(&[(f64, f64)]) -> bool) -> anyhow::Result<()> {
-        let patience = Instant::now() + Duration::from_secs(20);
-        while !is_so(&self.reports.lock().unwrap_or_else(PoisonError::into_inner)) {
-            if Instant::now() > patience {
-                bail!("the demo's background {what} within 20 s");
+    fn wait_until(
+        &self,
+        failure: &str,
+        mut condition: impl FnMut(&[(f64, f64)]) -> bool,
+    ) -> anyhow::Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !condition(&self.reports.lock().unwrap_or_else(PoisonError::into_inner)) {
+            if Instant::now() > deadline {
+                bail!("the demo's background {failure} within 20 s");
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
     }
 
-    /// Kernels done in this span; between two reports as if done evenly.
+    /// Kernels completed in this span, interpolated between reports.
     fn kernels_between(self, from: f64, to: f64) -> anyhow::Result<f64> {
-        self.wait_until("said nothing", |reports| reports.last().is_some_and(|(at, _)| *at >= to))?;
+        self.wait_until("printed no report", |reports| reports.last().is_some_and(|(at, _)| *at >= to))?;
         let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(done_at(&reports, to) - done_at(&reports, from))
+        Ok(completed_at(&reports, to) - completed_at(&reports, from))
     }
 }
 
-fn done_at(reports: &[(f64, f64)], at: f64) -> f64 {
+fn completed_at(reports: &[(f64, f64)], at: f64) -> f64 {
     let (before, after) = reports.split_at(reports.partition_point(|(when, _)| *when <= at));
     match (before.last(), after.first()) {
         (Some((earlier, done)), Some((later, more))) => {
@@ -205,38 +214,39 @@ fn done_at(reports: &[(f64, f64)], at: f64) -> f64 {
     }
 }
 
-/// A process that is ended when dropped.
+/// A process that is killed on drop.
 struct Program {
     child: Child,
 }
 
 impl Program {
     fn start(mut command: Command) -> anyhow::Result<Self> {
-        // A pipe that is never written to: programs end with it, should this one be killed.
+        // Nothing is written to stdin. It ends if this process is killed, and the program exits then.
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         Ok(Self { child: command.spawn().context("cannot start a program of the demo")? })
     }
 
     fn lines(&mut self) -> anyhow::Result<std::io::Lines<BufReader<ChildStdout>>> {
-        Ok(BufReader::new(self.child.stdout.take().context("a program without output")?).lines())
+        Ok(BufReader::new(self.child.stdout.take().context("a program of the demo has no stdout")?).lines())
     }
 
-    /// The level its queues have in the demo's service.
-    fn level_it_has(&self, socket: &Path) -> anyhow::Result<u8> {
-        let mut ask = this_program()?;
-        ask.args(["ps", "--json", "--sample", "1ms"]).env("XSCHED_SOCKET", socket).stdin(Stdio::null());
-        let status: Value = serde_json::from_slice(&ask.output()?.stdout).context("the demo's service")?;
+    /// The preemption level of its queues in the private service.
+    fn scheduled_level(&self, socket: &Path) -> anyhow::Result<u8> {
+        let mut ps = this_program()?;
+        ps.args(["ps", "--json", "--sample", "1ms"]).env("XSCHED_SOCKET", socket).stdin(Stdio::null());
+        let status: Value =
+            serde_json::from_slice(&ps.output()?.stdout).context("`xsched ps` printed no JSON")?;
         let queues = status["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
         let own = queues.iter().filter(|queue| queue["pid"].as_u64() == Some(self.child.id().into()));
         let levels = own.filter_map(|queue| queue["level"].as_u64());
-        let level = levels.max().context("the demo's background could not be scheduled")?;
+        let level = levels.max().context("the demo's background is not scheduled")?;
         Ok(u8::try_from(level)?)
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -247,11 +257,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn between_two_reports_kernels_are_done_evenly() {
+    fn kernels_are_interpolated_between_reports() {
         let reports = [(1.0, 0.0), (2.0, 10.0), (4.0, 50.0)];
         for (at, done) in [(0.5, 0.0), (1.0, 0.0), (1.5, 5.0), (2.0, 10.0), (3.0, 30.0), (9.0, 50.0)] {
-            assert!((done_at(&reports, at) - done).abs() < 1e-9, "{at}");
+            assert!((completed_at(&reports, at) - done).abs() < 1e-9, "{at}");
         }
-        assert!(done_at(&[], 1.0).abs() < 1e-9);
+        assert!(completed_at(&[], 1.0).abs() < 1e-9);
     }
 }

@@ -1,7 +1,7 @@
-//! The result as one page to show to somebody: a single file that loads nothing.
+//! The results as an HTML page: a single file that loads nothing.
 //!
-//! All pictures are SVG made here; the script in `page.js` only moves the timeline's window and answers the pointer, so the
-//! page says the same without it. Text is never inside an SVG: SVGs stretch with the page, text must not.
+//! All charts are SVG made here. The script in `page.js` only scrolls the timeline and shows values at the pointer; the page is
+//! complete without it. Text is never inside an SVG: SVGs stretch with the page, text must not.
 
 mod latency;
 mod timeline;
@@ -16,7 +16,7 @@ const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The whole page.
+/// The page.
 pub(crate) fn page(results: &Results) -> String {
     fill(
         PAGE,
@@ -36,7 +36,7 @@ pub(crate) fn page(results: &Results) -> String {
     )
 }
 
-/// Replaces every `{{name}}` of `template`. What is put in is not looked at again.
+/// Replaces every `{{name}}` of `template`. The values are not expanded again.
 fn fill(template: &str, values: &[(&str, Cow<'_, str>)]) -> String {
     let mut pieces = template.split("{{");
     let mut out = pieces.next().unwrap_or_default().to_owned();
@@ -65,7 +65,7 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// The three numbers.
+/// The p99 of each scene.
 fn cards(results: &Results) -> String {
     results.scenes.iter().map(|scene| card(results, scene)).collect()
 }
@@ -82,11 +82,11 @@ fn card(results: &Results, scene: &Scene) -> String {
     };
     let utilization = match scene.background_of_rest() {
         Some(rest) => format!(
-            "background: {} of the device, {} of what the foreground leaves",
+            "background utilization: {} of the device, {} of the time the foreground leaves",
             percent(scene.background_utilization),
             percent(rest)
         ),
-        None => format!("the foreground uses {} of the device", percent(scene.foreground_utilization)),
+        None => format!("foreground utilization: {} of the device", percent(scene.foreground_utilization)),
     };
     let foreground = width(scene.foreground_utilization);
     let background = width(scene.background_utilization);
@@ -99,7 +99,7 @@ fn card(results: &Results, scene: &Scene) -> String {
     )
 }
 
-/// A utilization as a width in percent that cannot leave its box.
+/// A utilization as a width in percent, clamped to its box.
 fn width(utilization: f64) -> f64 {
     (utilization * 100.0).clamp(0.0, 100.0)
 }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_loads_nothing_and_leaves_no_gap() {
+    fn page_loads_nothing_and_fills_all_placeholders() {
         let page = page(&sample::realistic());
         for forbidden in ["http", "//cdn", "@import", "url(", "src=", "{{", "}}", "NaN", "inf"] {
             let found = page.find(forbidden).map(|at| page[at..].chars().take(60).collect::<String>());
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_from_outside_are_escaped() {
+    fn external_strings_are_escaped() {
         let mut results = sample::realistic();
         let hostile = "<script>alert('{{style}}')</script>\"&";
         results.device = hostile.to_owned();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_demo_still_makes_a_small_page() {
+    fn page_of_a_long_demo_is_small() {
         let mut results = sample::realistic();
         for scene in &mut results.scenes {
             let starts = (0..100_000).map(|i| f64::from(i) * 50.0);
@@ -197,13 +197,13 @@ mod tests {
     }
 
     #[test]
-    fn empty_and_missing_scenes_still_make_a_page() {
+    fn empty_and_missing_scenes_give_a_page() {
         assert!(page(&sample::empty()).contains("Too little was measured"));
         let mut results = sample::realistic();
         for scene in &mut results.scenes {
             scene.timeline.clear();
         }
-        assert!(page(&results).contains("does not tell"));
+        assert!(page(&results).contains("does not report"));
         results.scenes.clear();
         assert!(page(&results).ends_with("</html>\n"));
     }

@@ -1,25 +1,25 @@
 "use strict";
-// The page is complete without this: it moves the timeline's window, and reads the latency picture at the pointer.
+// The page is complete without this script, which scrolls and zooms the timeline and shows latencies at the pointer.
 
 (() => {
   const plot = document.getElementById("timeline");
   const tools = document.getElementById("tools");
   if (!plot) return;
-  const pictures = [...plot.querySelectorAll("svg")];
+  const charts = [...plot.querySelectorAll("svg")];
   const axis = plot.querySelector(".axis");
   const whole = Number(plot.dataset.whole);
-  const home = pictures[0].viewBox.baseVal.width;
-  let from = 0, span = home;
+  const initial = charts[0].viewBox.baseVal.width;
+  let from = 0, span = initial;
 
   function show(newFrom, newSpan) {
-    span = Math.min(whole, Math.max(home / 16, newSpan));
+    span = Math.min(whole, Math.max(initial / 16, newSpan));
     from = Math.min(whole - span, Math.max(0, newFrom));
     plot.style.setProperty("--from", from);
     plot.style.setProperty("--span", span);
-    plot.classList.toggle("far", span / axis.clientWidth > home / 250);
-    for (const picture of pictures) {
-      const height = picture.viewBox.baseVal.height;
-      picture.setAttribute("viewBox", `${from} 0 ${span} ${height}`);
+    plot.classList.toggle("far", span / axis.clientWidth > initial / 250);
+    for (const chart of charts) {
+      const height = chart.viewBox.baseVal.height;
+      chart.setAttribute("viewBox", `${from} 0 ${span} ${height}`);
     }
     drawTicks();
   }
@@ -38,9 +38,9 @@
     axis.replaceChildren(...ticks);
   }
 
-  // Keeps the time at `part` of the width where it is.
+  // Keeps the time at `part` of the width in place.
   const zoom = (factor, part) => {
-    const wanted = Math.min(whole, Math.max(home / 16, span * factor));
+    const wanted = Math.min(whole, Math.max(initial / 16, span * factor));
     show(from + part * (span - wanted), wanted);
   };
   const partAt = x => {
@@ -48,18 +48,18 @@
     return (x - box.left) / box.width;
   };
 
-  const fingers = new Map();
-  for (const picture of pictures) {
-    const view = picture.parentElement;
+  const pointers = new Map();
+  for (const chart of charts) {
+    const view = chart.parentElement;
     view.addEventListener("pointerdown", event => {
-      fingers.set(event.pointerId, event.clientX);
+      pointers.set(event.pointerId, event.clientX);
       view.setPointerCapture(event.pointerId);
     });
     view.addEventListener("pointermove", event => {
-      if (!fingers.has(event.pointerId)) return;
-      const before = [...fingers.values()];
-      fingers.set(event.pointerId, event.clientX);
-      const after = [...fingers.values()];
+      if (!pointers.has(event.pointerId)) return;
+      const before = [...pointers.values()];
+      pointers.set(event.pointerId, event.clientX);
+      const after = [...pointers.values()];
       if (after.length === 2) {
         const apart = ([a, b]) => Math.max(20, Math.abs(a - b));
         zoom(apart(before) / apart(after), partAt((after[0] + after[1]) / 2));
@@ -68,7 +68,7 @@
       }
     });
     for (const end of ["pointerup", "pointercancel"]) {
-      view.addEventListener(end, event => fingers.delete(event.pointerId));
+      view.addEventListener(end, event => pointers.delete(event.pointerId));
     }
     view.addEventListener("wheel", event => {
       if (event.ctrlKey || event.metaKey) zoom(Math.exp(event.deltaY / 300), partAt(event.clientX));
@@ -81,13 +81,13 @@
   plot.addEventListener("keydown", event => {
     const act = {
       ArrowLeft: () => show(from - span / 8, span), ArrowRight: () => show(from + span / 8, span),
-      "+": () => zoom(0.5, 0.5), "-": () => zoom(2, 0.5), "0": () => show(0, home),
+      "+": () => zoom(0.5, 0.5), "-": () => zoom(2, 0.5), "0": () => show(0, initial),
     }[event.key];
     if (act && !event.ctrlKey && !event.metaKey && !event.altKey) { act(); event.preventDefault(); }
   });
   tools.addEventListener("click", event => {
     const { zoom: by } = event.target.dataset;
-    if (by === "reset") show(0, home);
+    if (by === "reset") show(0, initial);
     else if (by) zoom(Number(by), 0.5);
   });
   plot.classList.add("live");

@@ -1,4 +1,4 @@
-//! What a demo measured, and what follows from it: pure functions from data to text.
+//! The results of a demo, and pure functions from them to text.
 //!
 //! The terminal table is in [`table()`], the JSON in [`json()`]; the page in [`super::html`].
 
@@ -14,34 +14,34 @@ pub(crate) use table::{table, workload};
 
 use serde::Serialize;
 
-/// Everything one demo measured.
+/// The results of a demo.
 #[derive(Debug, Clone)]
 pub(crate) struct Results {
-    /// The device's name, as its driver gives it.
+    /// The name of the device, as its driver reports it.
     pub device: String,
-    /// What a reader has to know about the device to judge the numbers (simulated? shared?); may be empty.
+    /// A note on the device that affects the numbers, such as that it is simulated; may be empty.
     pub device_note: String,
-    /// The level XSched worked at.
+    /// The preemption level that XSched used.
     pub level: u8,
-    /// What ran, in the order to show it: XSched itself, driver, kernel.
+    /// Versions in the order to show them: XSched, driver, kernel.
     pub versions: Vec<Version>,
-    /// What was run in every scene.
+    /// The workload of every scene.
     pub workload: Workload,
-    /// The scenes, in the order they were run.
+    /// The scenes, in the order they ran.
     pub scenes: Vec<Scene>,
 }
 
 /// One program or driver with its version.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Version {
-    /// What it is: `xsched`, `driver`.
+    /// The name, such as `xsched` or `driver`.
     pub name: String,
-    /// Its version, as it gives it.
+    /// The version, as the program reports it.
     pub version: String,
 }
 
 impl Version {
-    /// The version of this.
+    /// A version with its name.
     pub(crate) fn of(name: &str, version: &str) -> Self {
         Self { name: name.to_owned(), version: version.to_owned() }
     }
@@ -54,7 +54,7 @@ pub(crate) struct Workload {
     pub request_us: f64,
     /// Commands that make up one request.
     pub commands_per_request: u32,
-    /// Part of the device's time the foreground asks for, 0 to 1.
+    /// Part of the device's time that the foreground needs, 0 to 1.
     pub load: f64,
     /// Device time one background command needs.
     pub background_command_us: f64,
@@ -66,7 +66,7 @@ pub(crate) struct Workload {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum SceneName {
-    /// The foreground has the device to itself.
+    /// The foreground alone on the device.
     Alone,
     /// Both, scheduled by the device.
     Native,
@@ -84,51 +84,51 @@ impl SceneName {
         }
     }
 
-    /// What the scene is, in a few words.
+    /// A short description of the scene.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
-            Self::Alone => "the foreground has the device to itself",
-            Self::Native => "both, the device schedules",
-            Self::XSched => "both, XSched schedules",
+            Self::Alone => "the foreground alone on the device",
+            Self::Native => "both, scheduled by the device",
+            Self::XSched => "both, scheduled by XSched",
         }
     }
 }
 
-/// One run of the workload. All its times count from the same moment, the start of the scene.
+/// One run of the workload. All times count from the start of the scene.
 #[derive(Debug, Clone)]
 pub(crate) struct Scene {
-    /// Which one.
+    /// The name of the scene.
     pub name: SceneName,
-    /// Every finished foreground request.
+    /// Every completed foreground request.
     pub foreground: Vec<Request>,
     /// Part of the device's time the background had; 0 when alone.
     pub background_utilization: f64,
     /// Part of the device's time the foreground had.
     pub foreground_utilization: f64,
-    /// Who had the device when; empty where the device cannot tell.
+    /// Which task had the device when; empty if the device does not report it.
     pub timeline: Vec<Span>,
 }
 
 /// One foreground request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
-    /// When it was asked for; waiting counts.
+    /// When the request arrived; waiting counts.
     pub arrived_us: f64,
-    /// When its last command had finished.
+    /// When its last command was complete.
     pub done_us: f64,
 }
 
 impl Request {
-    /// How long its user waited.
+    /// The time from arrival to completion.
     pub(crate) fn latency_us(self) -> f64 {
         self.done_us - self.arrived_us
     }
 }
 
-/// A stretch of device time that belonged to one task.
+/// A span of device time of one task.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
-    /// Whose it was.
+    /// The task that had the device.
     pub task: Owner,
     /// Its beginning.
     pub start_us: f64,
@@ -136,27 +136,27 @@ pub(crate) struct Span {
     pub end_us: f64,
 }
 
-/// Who has the device.
+/// The task that has the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The latency-critical task.
     Foreground,
     /// The saturating task.
     Background,
-    /// Nobody: it is being handed over.
+    /// No task: a context switch.
     Switch,
 }
 
-/// The foreground's latencies in a scene that finished at least one request, in microseconds.
+/// The foreground's latencies in a scene that completed at least one request, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Latencies {
-    /// The quickest request.
+    /// The shortest latency.
     pub min: f64,
     /// The median.
     pub p50: f64,
-    /// What 99 of 100 requests do not exceed.
+    /// The 99th percentile.
     pub p99: f64,
-    /// The slowest request.
+    /// The longest latency.
     pub max: f64,
 }
 
@@ -175,14 +175,14 @@ impl Results {
 }
 
 impl Scene {
-    /// The latencies of all requests, quickest first.
+    /// The latencies of all requests, in ascending order.
     pub(crate) fn sorted_latencies(&self) -> Vec<f64> {
         let mut latencies: Vec<f64> = self.foreground.iter().map(|r| r.latency_us()).collect();
         latencies.sort_by(f64::total_cmp);
         latencies
     }
 
-    /// The latencies in four numbers, or `None` if no request finished.
+    /// The latencies in four numbers, or none if no request completed.
     pub(crate) fn latencies(&self) -> Option<Latencies> {
         let sorted = self.sorted_latencies();
         Some(Latencies {
@@ -202,7 +202,7 @@ impl Scene {
 
 /// The nearest-rank percentile: the smallest value that at least `percent` of 100 values do not exceed.
 fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
-    // Whole numbers, because 0.07 * 100.0 is more than 7.
+    // In integers, because 0.07 * 100.0 is more than 7.
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied()
 }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_what_the_foreground_leaves() {
+    fn rest_is_the_time_that_the_foreground_leaves() {
         let mut scene = sample::empty_scene(SceneName::XSched);
         scene.foreground_utilization = 0.2;
         scene.background_utilization = 0.4;

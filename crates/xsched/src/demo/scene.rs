@@ -1,4 +1,4 @@
-//! Runs one scene: starts the two programs, schedules them or does not, and gathers what they saw.
+//! Runs one scene: starts the two programs, with or without the scheduler, and collects their times.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -53,7 +53,8 @@ pub(crate) fn run(
 
     let mut spans = Vec::new();
     timeline.drain(&mut spans)?;
-    let requests = finished_on_the_device(&requests, spans.iter().filter(|span| span.pid == foreground_pid));
+    let requests =
+        completion_times_on_device(&requests, spans.iter().filter(|span| span.pid == foreground_pid));
     let (from, to) = (requests[0].0, requests[requests.len() - 1].1);
     let owned: Vec<(Owner, Nanos, Nanos)> = spans
         .iter()
@@ -69,8 +70,8 @@ pub(crate) fn run(
         })
         .collect();
     let utilization = |wanted| {
-        let had = owned.iter().filter(|(owner, ..)| *owner == wanted).map(|(_, start, end)| *end - *start);
-        had.fold(Nanos::ZERO, |sum, span| sum + span).as_secs_f64() / (to - from).as_secs_f64()
+        let times = owned.iter().filter(|(owner, ..)| *owner == wanted).map(|(_, start, end)| *end - *start);
+        times.fold(Nanos::ZERO, |sum, span| sum + span).as_secs_f64() / (to - from).as_secs_f64()
     };
     let since_start = |at: Nanos| (at - from).as_micros_f64();
     Ok(Scene {
@@ -92,25 +93,24 @@ pub(crate) fn run(
     })
 }
 
-/// Replaces the time at which the program noticed that a request was done by the time at which the device had done it:
-/// how quickly a busy host wakes a process is not what the demo is about. What XSched itself takes counts, for the
-/// device only gets the work, or gets rid of other work, after that.
-fn finished_on_the_device<'a>(
+/// Replaces the time at which the program saw that a request was complete by the time at which the device completed it. The demo
+/// does not measure how fast a busy host wakes a process. Delays of XSched count: they delay the work on the device.
+fn completion_times_on_device<'a>(
     requests: &[(Nanos, Nanos)],
     spans: impl Iterator<Item = &'a xsched_sim::Span>,
 ) -> Vec<(Nanos, Nanos)> {
     let mut spans = spans.peekable();
-    let done_by = |(arrived, noticed): &(Nanos, Nanos)| {
+    let completed = |(arrived, noticed): &(Nanos, Nanos)| {
         let mut done = *arrived;
         while let Some(span) = spans.next_if(|span| span.end <= *noticed) {
             done = done.max(span.end);
         }
         (*arrived, done)
     };
-    requests.iter().map(done_by).collect()
+    requests.iter().map(completed).collect()
 }
 
-/// A program of the demo in its own process. Ended when dropped.
+/// A program of the demo in its own process, which is killed on drop.
 struct Program<'a> {
     role: Role,
     child: Child,
@@ -143,23 +143,23 @@ impl<'a> Program<'a> {
             arg("--requests", plan.requests.to_string());
             arg("--period-us", plan.period_us.to_string());
         }
-        let mut passed = vec![device_fd];
+        let mut inherited = vec![device_fd];
         let page = scheduler.map(|_| Page::create()).transpose()?;
         if let (Some(scheduler), Some(page)) = (scheduler, &page) {
             let (page_fd, notifier_fd) = (
-                inheritable(page.fd().context("a page without a descriptor")?)?,
+                inheritable(page.fd().context("the page has no descriptor")?)?,
                 inheritable(scheduler.notifier().as_fd())?,
             );
             arg("--page-fd", page_fd.as_raw_fd().to_string());
             arg("--notifier-fd", notifier_fd.as_raw_fd().to_string());
-            passed.extend([page_fd, notifier_fd]);
+            inherited.extend([page_fd, notifier_fd]);
         }
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start the demo's {}", role.name()))?;
-        drop(passed);
+        drop(inherited);
         let admitted = scheduler.zip(page).map(|(scheduler, page)| {
             let priority = if role == Role::Foreground { Priority::HIGH } else { Priority::LOW };
             let process = Process { id: ProcessId(child.id()), ..Process::default() };
@@ -172,23 +172,23 @@ impl<'a> Program<'a> {
         self.child.id()
     }
 
-    /// Dependencies until the device has run something of it, so that the scene begins under load.
+    /// Waits until the device has run 20 ms of this program's work, so that the scene begins under load.
     fn wait_until_running(&self, device: &SimDevice) -> anyhow::Result<()> {
-        let patience = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(10);
         while !device
             .usage()?
             .iter()
             .any(|usage| usage.pid == self.pid() && usage.busy > Nanos::from_millis(20))
         {
-            if Instant::now() > patience {
-                bail!("the demo's {} did not get to run within 10 s", self.role.name());
+            if Instant::now() > deadline {
+                bail!("the demo's {} did not run within 10 s", self.role.name());
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
     }
 
-    /// Reads the two times of every request until the program ends.
+    /// Reads the two times of every request until the program exits.
     fn collect_requests(
         mut self,
         expected: usize,
@@ -199,14 +199,15 @@ impl<'a> Program<'a> {
         for line in BufReader::new(out).lines() {
             let line = line?;
             let times = line.split_once(' ').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-            let (arrived, done) = times.with_context(|| format!("the demo's foreground said `{line}`"))?;
+            let (arrived, done) =
+                times.with_context(|| format!("the demo's foreground printed the invalid line `{line}`"))?;
             requests.push((Nanos(arrived), Nanos(done)));
             progress();
         }
         let status = self.child.wait()?;
         if !status.success() || requests.len() != expected {
             bail!(
-                "the demo's foreground served {} of {expected} requests and ended with {status}",
+                "the demo's foreground served {} of {expected} requests and exited with {status}",
                 requests.len()
             );
         }
@@ -216,7 +217,7 @@ impl<'a> Program<'a> {
 
 impl Drop for Program<'_> {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some((scheduler, id)) = self.admitted {
@@ -225,7 +226,7 @@ impl Drop for Program<'_> {
     }
 }
 
-/// A copy of a descriptor that the next program started will have too.
+/// A copy of a descriptor that child processes inherit.
 fn inheritable(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
     let fd = fd.try_clone_to_owned()?;
     rustix::io::fcntl_setfd(&fd, FdFlags::empty())?;

@@ -1,7 +1,7 @@
-//! The two programs of the demo. Each runs in a process of its own, as strangers to each other would.
+//! The two programs of the demo, each in a process of its own.
 //!
-//! They know nothing of scheduling but what [`Launcher`] does for them, which stands in for the preloaded library:
-//! without a page they use the device directly, with one their launches go through the gate.
+//! [`Launcher`] does what the preloaded library does for other programs: with a page, launches pass the gate; without a page,
+//! they use the device directly.
 
 use std::io::Write as _;
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
@@ -28,13 +28,13 @@ pub(crate) struct Args {
     pub notifier_fd: Option<RawFd>,
     #[arg(long)]
     pub level: LevelRequest,
-    /// Commands launched before each synchronisation.
+    /// Commands launched before each synchronization.
     #[arg(long)]
     pub commands: u32,
     /// Length of a command.
     #[arg(long)]
     pub command_us: u64,
-    /// Requests to serve; the background goes on for ever.
+    /// Requests to serve; the background runs until it is killed.
     #[arg(long, default_value_t = 0)]
     pub requests: usize,
     /// Mean time from one request to the next.
@@ -57,7 +57,7 @@ impl Role {
     }
 }
 
-/// The device as the program sees it.
+/// Launches commands, scheduled or not.
 struct Launcher {
     hw: Arc<SimQueue>,
     scheduled: Option<(Arc<ScheduledQueue>, Client)>,
@@ -65,11 +65,13 @@ struct Launcher {
 
 impl Launcher {
     fn open(args: &Args) -> anyhow::Result<Self> {
-        let device = SimDevice::from_fd(passed(args.device_fd)).context("no device")?;
+        let device =
+            SimDevice::from_fd(inherited(args.device_fd)).context("the device cannot be attached")?;
         let hw = Arc::new(device.queue()?);
         let scheduled = match (args.page_fd, args.notifier_fd) {
             (Some(page), Some(notifier)) => {
-                let client = Client::new(Page::attach(&passed(page))?, Notifier::attach(passed(notifier)));
+                let client =
+                    Client::new(Page::attach(&inherited(page))?, Notifier::attach(inherited(notifier)));
                 Some((client.join(Arc::clone(&hw) as _, args.level)?, client))
             }
             _ => None,
@@ -93,9 +95,9 @@ impl Launcher {
     }
 }
 
-fn passed(fd: RawFd) -> OwnedFd {
-    // SAFETY: `xsched demo` opened this descriptor for this process alone and named it on the command line; each is
-    // taken once.
+fn inherited(fd: RawFd) -> OwnedFd {
+    // SAFETY: `xsched demo` opened this descriptor for this process and passed its number on the command line; `Launcher::open`
+    // takes each descriptor once.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -121,13 +123,13 @@ fn batch(args: &Args, device: &Launcher) -> anyhow::Result<()> {
 fn serve(args: &Args, device: &Launcher) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let mut next = Nanos::now();
-    let mut dice = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
     for _ in 0..args.requests {
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        // Between 0.75 and 1.25 periods, so that arrivals meet the background at every phase. The same in every scene.
-        next += Nanos::from_micros(args.period_us * (750 + dice % 501) / 1000);
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        // Between 0.75 and 1.25 periods, so that requests arrive in every phase of the background. The same sequence in every scene.
+        next += Nanos::from_micros(args.period_us * (750 + random % 501) / 1000);
         std::thread::sleep((next - Nanos::now()).into());
         let arrived = Nanos::now();
         batch(args, device)?;

@@ -1,4 +1,4 @@
-//! `libcuda.so.1`: the functions used here, and safe handles on what they make.
+//! `libcuda.so.1`: the functions used here, and safe handles for their objects.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -13,12 +13,12 @@ const SUCCESS: Code = 0;
 const NOT_READY: Code = 600;
 /// `CU_STREAM_NON_BLOCKING`: does not wait for the default stream.
 const NON_BLOCKING: c_uint = 1;
-/// `CU_EVENT_BLOCKING_SYNC`: whoever waits sleeps instead of using a processor.
-const SLEEP_FOR_EVENTS: c_uint = 1;
+/// `CU_EVENT_BLOCKING_SYNC`: a thread that waits for the event sleeps instead of spinning.
+const BLOCKING_SYNC: c_uint = 1;
 const SM_COUNT: c_int = 16;
 const THREADS_PER_SM: c_int = 39;
 
-/// Declares the functions with their types once, and finds them all.
+/// Declares the functions with their types, and resolves them all.
 macro_rules! functions {
     ($($field:ident = $symbol:literal ($($argument:ty),*);)*) => {
         struct Functions {
@@ -26,11 +26,11 @@ macro_rules! functions {
         }
 
         impl Functions {
-            fn of(library: Handle) -> anyhow::Result<Self> {
+            fn load(library: Handle) -> anyhow::Result<Self> {
                 Ok(Self {
                     $($field: {
                         let found = symbol(library, $symbol)?;
-                        // SAFETY: the driver's function of this name has this type, in every version since it exists.
+                        // SAFETY: every driver version that exports this name gives the function this type.
                         unsafe { std::mem::transmute::<Handle, unsafe extern "C" fn($($argument),*) -> Code>(found) }
                     },)*
                 })
@@ -63,7 +63,7 @@ functions! {
 }
 
 fn symbol(library: Handle, name: &CStr) -> anyhow::Result<Handle> {
-    // SAFETY: the library is open and never closed, the name is a C string.
+    // SAFETY: `Gpu::open` opened the library and never closes it; `name` is a C string.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
     if found.is_null() {
         bail!(
@@ -75,26 +75,26 @@ fn symbol(library: Handle, name: &CStr) -> anyhow::Result<Handle> {
     Ok(found)
 }
 
-/// The first GPU, with the driver's usual context for it. Lives as long as the program.
+/// The first GPU, with its primary context. Never released.
 pub(crate) struct Gpu {
     functions: Functions,
-    /// What the driver calls it.
+    /// The name that the driver reports.
     pub(crate) name: String,
-    /// As in 13000 for CUDA 13.0.
+    /// Such as 13000 for CUDA 13.0.
     pub(crate) cuda_version: i32,
     device: c_int,
 }
 
-// SAFETY: the driver's functions may be called from any thread, and the fields do not change.
+// SAFETY: the driver's functions are thread-safe, and the fields do not change after `Gpu::open`.
 unsafe impl Sync for Gpu {}
 
 impl Gpu {
-    /// Opens the driver and its first GPU, for this thread.
+    /// Opens the driver, and makes the primary context of its first GPU current on this thread.
     pub(crate) fn open() -> anyhow::Result<&'static Self> {
-        // SAFETY: opens the vendor's library, as every program that uses the GPU does; it stays open.
+        // SAFETY: loads NVIDIA's driver library, whose initializers may run in any program; it is never closed.
         let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         if library.is_null() {
-            // SAFETY: after a failure the loader gives the reason, in a string that lives until its next call.
+            // SAFETY: after a failure `dlerror` returns null or a C string that is valid until the next call of the loader.
             let reason = unsafe {
                 let reason = libc::dlerror();
                 if reason.is_null() { c"libcuda.so.1 cannot be loaded" } else { CStr::from_ptr(reason) }
@@ -102,28 +102,30 @@ impl Gpu {
             bail!("no NVIDIA driver on this machine: {}", reason.to_string_lossy());
         }
         let mut gpu =
-            Self { functions: Functions::of(library)?, name: String::new(), cuda_version: 0, device: 0 };
-        gpu.start()?;
+            Self { functions: Functions::load(library)?, name: String::new(), cuda_version: 0, device: 0 };
+        gpu.initialize()?;
         Ok(Box::leak(Box::new(gpu)))
     }
 
-    fn start(&mut self) -> anyhow::Result<()> {
+    fn initialize(&mut self) -> anyhow::Result<()> {
         let (mut count, mut version, mut device) = (0, 0, 0);
         let mut name = [0_u8; 256];
         let mut context = ptr::null_mut();
-        // SAFETY: every place that is written has room for what is written there, and `name` says how much it has.
+        // SAFETY: every output pointer points to a local variable of the type that the function writes; `cuDeviceGetName` writes at
+        // most the 255 bytes it is given.
         unsafe {
-            self.check((self.functions.init)(0), "cuInit").context("the NVIDIA driver does not start")?;
+            self.check((self.functions.init)(0), "cuInit")
+                .context("the NVIDIA driver cannot be initialized")?;
             self.check((self.functions.driver_version)(&raw mut version), "cuDriverGetVersion")?;
             self.check((self.functions.device_count)(&raw mut count), "cuDeviceGetCount")?;
             if count == 0 {
-                bail!("the NVIDIA driver is there, but it has no GPU (is CUDA_VISIBLE_DEVICES empty?)");
+                bail!("the NVIDIA driver reports no GPU (is CUDA_VISIBLE_DEVICES empty?)");
             }
             self.check((self.functions.device_get)(&raw mut device, 0), "cuDeviceGet")?;
-            let asked = (self.functions.device_name)(name.as_mut_ptr().cast(), 255, device);
-            self.check(asked, "cuDeviceGetName")?;
-            let made = (self.functions.retain_context)(&raw mut context, device);
-            self.check(made, "cuDevicePrimaryCtxRetain")?;
+            let code = (self.functions.device_name)(name.as_mut_ptr().cast(), 255, device);
+            self.check(code, "cuDeviceGetName")?;
+            let code = (self.functions.retain_context)(&raw mut context, device);
+            self.check(code, "cuDevicePrimaryCtxRetain")?;
             self.check((self.functions.set_context)(context), "cuCtxSetCurrent")?;
         }
         (self.cuda_version, self.device) = (version, device);
@@ -131,37 +133,37 @@ impl Gpu {
         Ok(())
     }
 
-    fn check(&self, code: Code, deed: &str) -> anyhow::Result<()> {
+    fn check(&self, code: Code, function: &str) -> anyhow::Result<()> {
         if code == SUCCESS {
             return Ok(());
         }
         let mut name = ptr::null();
-        // SAFETY: the place has room for a pointer; the string is the driver's own and stays.
+        // SAFETY: `name` is a local pointer; the driver sets it to a static string or leaves it null.
         let name = unsafe {
             (self.functions.error_name)(code, &raw mut name);
             if name.is_null() { c"an unknown error" } else { CStr::from_ptr(name) }
         };
-        bail!("{deed} failed: {} ({code})", name.to_string_lossy())
+        bail!("{function} failed: {} ({code})", name.to_string_lossy())
     }
 
-    /// How many threads run at the same time.
-    pub(crate) fn threads(&self) -> anyhow::Result<u32> {
-        let ask = |which| -> anyhow::Result<u32> {
+    /// How many threads the GPU runs at the same time.
+    pub(crate) fn max_threads(&self) -> anyhow::Result<u32> {
+        let attribute = |attribute| -> anyhow::Result<u32> {
             let mut value = 0;
-            // SAFETY: the place has room for the answer.
-            let code = unsafe { (self.functions.device_attribute)(&raw mut value, which, self.device) };
+            // SAFETY: `value` is a local variable of the type that the function writes.
+            let code = unsafe { (self.functions.device_attribute)(&raw mut value, attribute, self.device) };
             self.check(code, "cuDeviceGetAttribute")?;
             Ok(u32::try_from(value)?)
         };
-        Ok(ask(SM_COUNT)? * ask(THREADS_PER_SM)?)
+        Ok(attribute(SM_COUNT)? * attribute(THREADS_PER_SM)?)
     }
 
-    /// Compiles the text of a module.
-    pub(crate) fn module(&self, text: &str) -> anyhow::Result<Module> {
-        let text = CString::new(text)?;
+    /// Compiles a module from PTX.
+    pub(crate) fn load_module(&self, ptx: &str) -> anyhow::Result<Module> {
+        let ptx = CString::new(ptx)?;
         let mut module = ptr::null_mut();
-        // SAFETY: the text is a C string, and there is room for a handle.
-        let code = unsafe { (self.functions.load_module)(&raw mut module, text.as_ptr().cast()) };
+        // SAFETY: `ptx` is a C string, and `module` a local handle.
+        let code = unsafe { (self.functions.load_module)(&raw mut module, ptx.as_ptr().cast()) };
         self.check(code, "cuModuleLoadData")?;
         Ok(Module(module))
     }
@@ -169,34 +171,36 @@ impl Gpu {
     /// A kernel of a module.
     pub(crate) fn kernel(&self, module: &Module, name: &CStr) -> anyhow::Result<Kernel> {
         let mut kernel = ptr::null_mut();
-        // SAFETY: modules are never unloaded; the name is a C string, and there is room for a handle.
+        // SAFETY: modules are never unloaded; `name` is a C string, and `kernel` a local handle.
         let code = unsafe { (self.functions.get_function)(&raw mut kernel, module.0, name.as_ptr()) };
         self.check(code, "cuModuleGetFunction")?;
         Ok(Kernel(kernel))
     }
 
-    /// Memory of the device that is never given back.
-    pub(crate) fn memory(&self, bytes: usize) -> anyhow::Result<u64> {
+    /// Allocates device memory that is never released.
+    pub(crate) fn allocate(&self, bytes: usize) -> anyhow::Result<u64> {
         let mut address = 0;
-        // SAFETY: there is room for an address.
+        // SAFETY: `address` is a local variable of the type that the function writes.
         let code = unsafe { (self.functions.allocate)(&raw mut address, bytes) };
         self.check(code, "cuMemAlloc")?;
         Ok(address)
     }
 
-    /// A stream of its own; smaller numbers are more important, and none is the default.
-    pub(crate) fn stream(&self, priority: Option<i32>) -> anyhow::Result<Stream<'_>> {
+    /// Creates a stream. Lower numbers are higher priorities; none is the default priority.
+    pub(crate) fn create_stream(&self, priority: Option<i32>) -> anyhow::Result<Stream<'_>> {
         if let Some(priority) = priority {
-            let (mut least, mut most) = (0, 0);
-            // SAFETY: both places have room for a number.
-            let code = unsafe { (self.functions.priority_range)(&raw mut least, &raw mut most) };
+            let (mut lowest, mut highest) = (0, 0);
+            // SAFETY: both outputs are local variables of the type that the function writes.
+            let code = unsafe { (self.functions.priority_range)(&raw mut lowest, &raw mut highest) };
             self.check(code, "cuCtxGetStreamPriorityRange")?;
-            if !(most..=least).contains(&priority) {
-                bail!("stream priority {priority} is out of range: this GPU has {most} (highest) to {least}");
+            if !(highest..=lowest).contains(&priority) {
+                bail!(
+                    "stream priority {priority} is out of range: allowed on this GPU is {highest} (highest) to {lowest} (lowest)"
+                );
             }
         }
         let mut stream = ptr::null_mut();
-        // SAFETY: there is room for a handle.
+        // SAFETY: the output is a local handle.
         let code = unsafe {
             (self.functions.create_stream)(&raw mut stream, NON_BLOCKING, priority.unwrap_or_default())
         };
@@ -204,42 +208,42 @@ impl Gpu {
         Ok(Stream { gpu: self, handle: stream })
     }
 
-    /// A point in a stream that can be waited for.
-    pub(crate) fn event(&self) -> anyhow::Result<Event<'_>> {
+    /// Creates an event.
+    pub(crate) fn create_event(&self) -> anyhow::Result<Event<'_>> {
         let mut event = ptr::null_mut();
-        // SAFETY: there is room for a handle.
-        let code = unsafe { (self.functions.create_event)(&raw mut event, SLEEP_FOR_EVENTS) };
+        // SAFETY: the output is a local handle.
+        let code = unsafe { (self.functions.create_event)(&raw mut event, BLOCKING_SYNC) };
         self.check(code, "cuEventCreate")?;
         Ok(Event { gpu: self, handle: event })
     }
 }
 
-/// Compiled kernels.
+/// A compiled module.
 pub(crate) struct Module(Handle);
 
 /// One kernel of a module.
 pub(crate) struct Kernel(Handle);
 
-/// See [`Gpu::stream`].
+/// See [`Gpu::create_stream`].
 pub(crate) struct Stream<'a> {
     gpu: &'a Gpu,
     handle: Handle,
 }
 
 impl Stream<'_> {
-    /// Launches a kernel that takes two numbers of 64 bits, or none and ignores these.
+    /// Launches a kernel with at most two parameters of 64 bits.
     pub(crate) fn launch(
         &self,
         kernel: &Kernel,
         blocks: u32,
         threads: u32,
-        numbers: [u64; 2],
+        arguments: [u64; 2],
     ) -> anyhow::Result<()> {
-        let [mut first, mut second] = numbers;
+        let [mut first, mut second] = arguments;
         let mut parameters: [*mut c_void; 2] = [(&raw mut first).cast(), (&raw mut second).cast()];
-        // SAFETY: the kernel is one of ours, with at most these two parameters; the driver copies them before it returns.
+        // SAFETY: the kernels of `kernels.rs` have at most these two parameters; the driver copies them before it returns.
         let code = unsafe {
-            let (handle, more) = (self.handle, parameters.as_mut_ptr());
+            let (handle, arguments) = (self.handle, parameters.as_mut_ptr());
             (self.gpu.functions.launch)(
                 kernel.0,
                 blocks,
@@ -250,45 +254,45 @@ impl Stream<'_> {
                 1,
                 0,
                 handle,
-                more,
+                arguments,
                 ptr::null_mut(),
             )
         };
         self.gpu.check(code, "cuLaunchKernel")
     }
 
-    /// Dependencies until everything launched is done.
+    /// Waits until all work launched on the stream is complete.
     pub(crate) fn synchronize(&self) -> anyhow::Result<()> {
         // SAFETY: streams are never destroyed.
         let code = unsafe { (self.gpu.functions.synchronize)(self.handle) };
         self.gpu.check(code, "cuStreamSynchronize")
     }
 
-    /// Moves an event to the end of what was launched.
+    /// Records an event after all work launched on the stream.
     pub(crate) fn record(&self, event: &Event<'_>) -> anyhow::Result<()> {
-        // SAFETY: neither is ever destroyed.
+        // SAFETY: streams and events are never destroyed.
         let code = unsafe { (self.gpu.functions.record_event)(event.handle, self.handle) };
         self.gpu.check(code, "cuEventRecord")
     }
 }
 
-/// See [`Gpu::event`].
+/// See [`Gpu::create_event`].
 pub(crate) struct Event<'a> {
     gpu: &'a Gpu,
     handle: Handle,
 }
 
 impl Event<'_> {
-    /// Whether the device has passed it.
-    pub(crate) fn is_passed(&self) -> anyhow::Result<bool> {
+    /// Whether the device has reached the event.
+    pub(crate) fn is_complete(&self) -> anyhow::Result<bool> {
         // SAFETY: events are never destroyed.
         let code = unsafe { (self.gpu.functions.query_event)(self.handle) };
         if code == NOT_READY { Ok(false) } else { self.gpu.check(code, "cuEventQuery").map(|()| true) }
     }
 
-    /// Dependencies until the device has passed it.
+    /// Waits until the device has reached the event.
     pub(crate) fn wait(&self) -> anyhow::Result<()> {
-        // SAFETY: as above.
+        // SAFETY: events are never destroyed.
         let code = unsafe { (self.gpu.functions.synchronize_event)(self.handle) };
         self.gpu.check(code, "cuEventSynchronize")
     }

@@ -1,7 +1,7 @@
-//! The kernels: one that keeps the whole GPU busy for a given time, and an empty one.
+//! The kernels: `spin` keeps the whole GPU busy for a given time, `empty` does nothing.
 //!
-//! The busy one computes a given number of rounds instead of watching a clock: a clock goes on while the GPU is taken
-//! away, and the kernel would be shorter by what it lost. How long a round takes is measured once.
+//! `spin` computes a given number of rounds instead of reading a clock: the clock advances while the kernel is preempted, and
+//! the kernel would do less work. The duration of a round is measured once.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,11 +13,11 @@ use super::driver::{Gpu, Kernel, Stream};
 
 const THREADS_PER_BLOCK: u32 = 256;
 
-/// Versions of the kernels' language and of the GPU they ask for, oldest first: drivers drop the oldest at some time.
-const HEADS: [(&str, &str); 3] = [("7.0", "sm_52"), ("7.0", "sm_75"), ("7.8", "sm_90")];
+/// Versions of PTX and of the target GPU, oldest first: new drivers reject the oldest targets.
+const PTX_TARGETS: [(&str, &str); 3] = [("7.0", "sm_52"), ("7.0", "sm_75"), ("7.8", "sm_90")];
 
-/// The result is stored in the one case in 4 billion, so that the compiler cannot leave the rounds out.
-const BODY: &str = "
+/// The result is stored in one case of 4 billion, so that the compiler cannot remove the rounds.
+const PTX_BODY: &str = "
 .address_size 64
 
 .visible .entry spin(.param .u64 rounds, .param .u64 sink)
@@ -54,7 +54,7 @@ DONE:
 }
 ";
 
-/// How long the busy kernel takes, back to back with others: a part for each launch and a part for each round.
+/// The duration of `spin` launched back to back: a fixed part and a part for each round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Calibration {
     pub(crate) us_per_launch: f64,
@@ -63,7 +63,7 @@ pub(crate) struct Calibration {
 
 impl Calibration {
     fn rounds(self, length_us: f64) -> u64 {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "kept within 1 and a day")]
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 1 to 1e13")]
         let rounds = ((length_us - self.us_per_launch) / self.us_per_round).round().clamp(1.0, 1e13) as u64;
         rounds
     }
@@ -86,7 +86,7 @@ impl FromStr for Calibration {
     }
 }
 
-/// The kernels, ready to be launched.
+/// The loaded kernels.
 pub(crate) struct Kernels {
     spin: Kernel,
     empty: Kernel,
@@ -96,55 +96,55 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    /// Compiles them, and measures the busy one unless that was done before.
+    /// Compiles the kernels, and calibrates `spin` unless a calibration is given.
     pub(crate) fn load(gpu: &Gpu, calibration: Option<Calibration>) -> anyhow::Result<Self> {
-        let mut result = Err(anyhow::anyhow!("no kernels"));
-        for (language, target) in HEADS {
-            result = gpu.module(&format!(".version {language}\n.target {target}{BODY}"));
+        let mut result = Err(anyhow::anyhow!("no PTX target"));
+        for (version, target) in PTX_TARGETS {
+            result = gpu.load_module(&format!(".version {version}\n.target {target}{PTX_BODY}"));
             if result.is_ok() {
                 break;
             }
         }
-        let module = result.context("the driver does not take the kernels")?;
+        let module = result.context("the driver rejects the kernels")?;
         let mut kernels = Self {
             spin: gpu.kernel(&module, c"spin")?,
             empty: gpu.kernel(&module, c"empty")?,
-            blocks: gpu.threads()?.div_ceil(THREADS_PER_BLOCK),
-            sink: gpu.memory(4)?,
+            blocks: gpu.max_threads()?.div_ceil(THREADS_PER_BLOCK),
+            sink: gpu.allocate(4)?,
             calibration: Calibration { us_per_launch: 0.0, us_per_round: 1.0 },
         };
-        let stream = gpu.stream(None)?;
+        let stream = gpu.create_stream(None)?;
         kernels.calibration = match calibration {
             Some(calibration) => calibration,
             None => kernels.measure(&stream)?,
         };
-        // The first launches are slow.
+        // The first launch of a kernel is slow.
         kernels.spin(&stream, 1.0)?;
         kernels.empty(&stream)?;
         stream.synchronize()?;
         Ok(kernels)
     }
 
-    /// Keeps the GPU busy for so long.
+    /// Launches a kernel that keeps the GPU busy for this time.
     pub(crate) fn spin(&self, stream: &Stream<'_>, length_us: f64) -> anyhow::Result<()> {
-        self.rounds(stream, self.calibration.rounds(length_us))
+        self.launch_rounds(stream, self.calibration.rounds(length_us))
     }
 
-    /// Does nothing.
+    /// Launches the empty kernel.
     pub(crate) fn empty(&self, stream: &Stream<'_>) -> anyhow::Result<()> {
         stream.launch(&self.empty, 1, 32, [0, 0])
     }
 
-    /// The kernel of this length: the empty one for 0.
+    /// Launches a kernel of this length; length 0 is the empty kernel.
     pub(crate) fn launch(&self, stream: &Stream<'_>, length_us: f64) -> anyhow::Result<()> {
         if length_us > 0.0 { self.spin(stream, length_us) } else { self.empty(stream) }
     }
 
-    fn rounds(&self, stream: &Stream<'_>, rounds: u64) -> anyhow::Result<()> {
+    fn launch_rounds(&self, stream: &Stream<'_>, rounds: u64) -> anyhow::Result<()> {
         stream.launch(&self.spin, self.blocks, THREADS_PER_BLOCK, [rounds, self.sink])
     }
 
-    /// Two lengths, each several times back to back; the quickest of many tries, for others may be using the GPU.
+    /// Measures two lengths, each several times back to back, and takes the fastest try: other programs may use the GPU.
     fn measure(&self, stream: &Stream<'_>) -> anyhow::Result<Calibration> {
         const SHORT_US: f64 = 60.0;
         const LONG_US: f64 = 600.0;
@@ -153,12 +153,12 @@ impl Kernels {
         let once = |rounds: u64, kernels: u32| -> anyhow::Result<f64> {
             let began = Instant::now();
             for _ in 0..kernels {
-                self.rounds(stream, rounds)?;
+                self.launch_rounds(stream, rounds)?;
             }
             stream.synchronize()?;
             Ok(began.elapsed().as_secs_f64() * 1e6)
         };
-        // Awake, at full clock, and roughly how long a round takes.
+        // Brings the GPU to its full clock, and estimates the duration of a round.
         let began = Instant::now();
         let mut rounds = 1_000_u64;
         let mut rough_us = once(rounds, 1)?;
@@ -169,8 +169,8 @@ impl Kernels {
             }
         }
         let rough = Calibration { us_per_launch: 0.0, us_per_round: rough_us / rounds as f64 };
-        let quickest = |rounds: u64| -> anyhow::Result<f64> {
-            // The difference of two numbers of kernels: what waking up costs is in both.
+        let fastest = |rounds: u64| -> anyhow::Result<f64> {
+            // The difference of two numbers of kernels cancels the fixed cost of synchronization.
             let mut best = [f64::INFINITY; 2];
             for _ in 0..TRIES {
                 for (best, kernels) in best.iter_mut().zip([KERNELS / 4, KERNELS]) {
@@ -180,7 +180,7 @@ impl Kernels {
             Ok((best[1] - best[0]) / f64::from(KERNELS - KERNELS / 4))
         };
         let (short, long) = (rough.rounds(SHORT_US), rough.rounds(LONG_US));
-        let (short_us, long_us) = (quickest(short)?, quickest(long)?);
+        let (short_us, long_us) = (fastest(short)?, fastest(long)?);
         let us_per_round = (long_us - short_us) / long.saturating_sub(short).max(1) as f64;
         if !(us_per_round.is_finite() && us_per_round > 0.0) {
             return Ok(rough);
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_calibration_is_written_as_it_is_read() {
+    fn calibration_round_trips_as_text() {
         let calibration = Calibration { us_per_launch: 2.25, us_per_round: 0.0123 };
         assert_eq!(calibration.to_string().parse(), Ok(calibration));
         for wrong in ["", "1", "1:", "1:0", "-1:2", "nan:1", "1:inf"] {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_has_at_least_one_round() {
+    fn kernel_has_at_least_one_round() {
         let calibration = Calibration { us_per_launch: 2.0, us_per_round: 0.01 };
         assert_eq!(calibration.rounds(1.0), 1);
         assert_eq!(calibration.rounds(102.0), 10_000);

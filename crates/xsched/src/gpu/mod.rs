@@ -1,7 +1,7 @@
-//! A small user of NVIDIA's driver: kernels of a chosen length, for measuring what scheduling does to them.
+//! A small client of the NVIDIA driver: kernels of a chosen length, to measure the effect of scheduling.
 //!
-//! The driver is reached as the CUDA runtime reaches it, by `dlopen` and `dlsym`, so that a preloaded library sees every
-//! call. Nothing here knows of scheduling.
+//! The driver is loaded as the CUDA runtime loads it, by `dlopen` and `dlsym`, so that the preloaded library intercepts every
+//! call. This module does not depend on XSched.
 
 mod driver;
 mod kernels;

@@ -1,30 +1,33 @@
-//! The HTTP interface of the reference's `xserver`: its paths, numbers and JSON. `docs/compatibility.md` describes it.
+//! The HTTP interface of the original C++ XSched's `xserver`: its paths, numbers and JSON keys. `docs/compatibility.md`
+//! describes it. Its hint `utilization` is what XSched calls a share.
 
 use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use xsched_ipc::protocol::{HintRequest, QueueStatus, Reply, Request as Ask, Settings, Status, Target};
+use xsched_ipc::protocol::{
+    HintRequest, QueueStatus, Reply, Request as ServiceRequest, Settings, Status, Target,
+};
 use xsched_policy::{POLICIES, PolicyInfo};
 
 use super::message::{Request, Response};
 use crate::tool::{Tool, ToolError};
 
-/// Answers one request, asking the service at `service`.
-pub(super) fn answer(service: &Path, request: &Request) -> Response {
+/// Responds to one request with the help of the service at `service`.
+pub(super) fn respond(service: &Path, request: &Request) -> Response {
     route(service, request).unwrap_or_else(|response| response)
 }
 
-/// Both ways out are responses; the wrong one is that of a request that cannot be answered.
-type Answer = Result<Response, Response>;
+/// The response to a valid request, or the response that reports an error.
+type RouteResult = Result<Response, Response>;
 
-fn route(service: &Path, request: &Request) -> Answer {
+fn route(service: &Path, request: &Request) -> RouteResult {
     let path: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
     match (request.method.as_str(), &path[..]) {
-        ("GET", ["xqueues"]) => Ok(queues(&connect(service)?.status().map_err(failed)?)),
+        ("GET", ["xqueues"]) => Ok(queues(&connect(service)?.status().map_err(error_response)?)),
         ("GET", ["xqueue", handle]) => {
             let handle = handle_of(handle)?;
-            let status = connect(service)?.status().map_err(failed)?;
+            let status = connect(service)?.status().map_err(error_response)?;
             let queue = find(&status, handle)?;
             Ok(Response::json(
                 &json!({ "xqueue": queue_json(queue), "process": process_json(&status, queue.pid) }),
@@ -32,56 +35,57 @@ fn route(service: &Path, request: &Request) -> Answer {
         }
         ("GET", ["policy"]) => policy(&connect(service)?),
         ("POST", ["policy"]) => {
-            let policy = policy_wanted(request)?;
-            let ask = Ask::Policy { name: Some(policy.name.to_owned()), timeslice_us: None, k: None };
-            done(&connect(service)?, &ask)
+            let policy = requested_policy(request)?;
+            let service_request =
+                ServiceRequest::Policy { name: Some(policy.name.to_owned()), timeslice_us: None, k: None };
+            send(&connect(service)?, &service_request)
         }
         ("POST", ["config", handle]) => {
             let (queue, settings) = (handle_of(handle)?, settings(request)?);
             let tool = connect(service)?;
-            find(&tool.status().map_err(failed)?, queue)?;
-            done(&tool, &Ask::Configure { queue, settings })
+            find(&tool.status().map_err(error_response)?, queue)?;
+            send(&tool, &ServiceRequest::Configure { queue, settings })
         }
         ("POST", ["hint"]) => hint(service, &request.body),
         (_, ["xqueues"] | ["xqueue", _]) => Err(Response::error(405, "use GET")),
         (_, ["policy"]) => Err(Response::error(405, "use GET or POST")),
         (_, ["config", _] | ["hint"]) => Err(Response::error(405, "use POST")),
-        _ => Err(Response::error(404, format_args!("there is nothing at {}", request.path))),
+        _ => Err(Response::error(404, format_args!("{} does not exist", request.path))),
     }
 }
 
 fn connect(service: &Path) -> Result<Tool, Response> {
-    Tool::connect_to_first(vec![service.to_owned()]).map_err(failed)
+    Tool::connect_to_first(vec![service.to_owned()]).map_err(error_response)
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "made for `map_err`")]
-fn failed(error: ToolError) -> Response {
+fn error_response(error: ToolError) -> Response {
     Response::error(if matches!(error, ToolError::Refused(_)) { 400 } else { 503 }, error)
 }
 
-fn done(tool: &Tool, ask: &Ask) -> Answer {
-    match tool.request(ask).map_err(failed)? {
-        // A changed policy may be answered with the policy.
+fn send(tool: &Tool, service_request: &ServiceRequest) -> RouteResult {
+    match tool.request(service_request).map_err(error_response)? {
+        // The reply to a change of the policy may contain the policy.
         Reply::Done | Reply::Policy { .. } => Ok(Response::json(&json!({ "info": "success" }))),
-        _ => Err(failed(tool.unexpected())),
+        _ => Err(error_response(tool.unexpected())),
     }
 }
 
-fn bad(why: impl std::fmt::Display) -> Response {
-    Response::error(400, why)
+fn bad_request(reason: impl std::fmt::Display) -> Response {
+    Response::error(400, reason)
 }
 
 fn handle_of(hex: &str) -> Result<u64, Response> {
     let digits = hex.strip_prefix("0x").unwrap_or(hex);
-    // `from_str_radix` alone would take a sign.
-    let good = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let handle = if good { u64::from_str_radix(digits, 16).ok() } else { None };
-    handle.ok_or_else(|| bad(format_args!("`{hex}` is not the handle of a queue in hexadecimal")))
+    // `from_str_radix` alone would accept a sign.
+    let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let handle = if is_hex { u64::from_str_radix(digits, 16).ok() } else { None };
+    handle.ok_or_else(|| bad_request(format_args!("`{hex}` is not the hexadecimal handle of a queue")))
 }
 
 fn find(status: &Status, handle: u64) -> Result<&QueueStatus, Response> {
     let found = status.queues.iter().find(|queue| queue.handle == handle);
-    found.ok_or_else(|| Response::error(404, format_args!("there is no queue {handle:#x}")))
+    found.ok_or_else(|| Response::error(404, format_args!("no queue {handle:#x} exists")))
 }
 
 fn queues(status: &Status) -> Response {
@@ -112,33 +116,34 @@ fn process_json(status: &Status, pid: u32) -> Value {
     json!({ "pid": pid, "cmdline": cmdline })
 }
 
-fn policy(tool: &Tool) -> Answer {
-    let ask = Ask::Policy { name: None, timeslice_us: None, k: None };
-    let Reply::Policy { name, .. } = tool.request(&ask).map_err(failed)? else {
-        return Err(failed(tool.unexpected()));
+fn policy(tool: &Tool) -> RouteResult {
+    let service_request = ServiceRequest::Policy { name: None, timeslice_us: None, k: None };
+    let Reply::Policy { name, .. } = tool.request(&service_request).map_err(error_response)? else {
+        return Err(error_response(tool.unexpected()));
     };
-    // A policy this program does not know has the reference's number for that.
+    // 0 is the original C++ XSched's number for an unknown policy.
     let number = PolicyInfo::find(&name).map_or(0, |policy| policy.number);
     Ok(Response::json(&json!({ "policy": number })))
 }
 
-fn policy_wanted(request: &Request) -> Result<&'static PolicyInfo, Response> {
-    let given =
-        request.parameter("policy").ok_or_else(|| bad("the number of a policy is missing: ?policy=1"))?;
+fn requested_policy(request: &Request) -> Result<&'static PolicyInfo, Response> {
+    let given = request
+        .parameter("policy")
+        .ok_or_else(|| bad_request("the policy number is missing: use ?policy=1"))?;
     let number = given.parse::<u32>().ok();
     POLICIES.iter().find(|policy| Some(policy.number) == number).ok_or_else(|| {
         let known: Vec<_> =
             POLICIES.iter().map(|policy| format!("{} {}", policy.number, policy.name)).collect();
-        bad(format_args!("unknown policy `{given}`: use one of {}", known.join(", ")))
+        bad_request(format_args!("unknown policy `{given}`: use one of {}", known.join(", ")))
     })
 }
 
 fn settings(request: &Request) -> Result<Settings, Response> {
-    let number = |name: &str, most: i64| {
+    let number = |name: &str, max: i64| {
         let Some(given) = request.parameter(name) else { return Ok(None) };
         match given.parse() {
-            Ok(number) if (1..=most).contains(&number) => Ok(Some(number)),
-            _ => Err(bad(format_args!("{name} `{given}` is not a number from 1 to {most}"))),
+            Ok(number) if (1..=max).contains(&number) => Ok(Some(number)),
+            _ => Err(bad_request(format_args!("{name} `{given}` is not a number from 1 to {max}"))),
         }
     };
     let settings = Settings {
@@ -147,12 +152,12 @@ fn settings(request: &Request) -> Result<Settings, Response> {
         batch_size: number("batch_size", u32::MAX.into())?,
     };
     if settings == Settings::default() {
-        return Err(bad("nothing to change: give level, threshold or batch_size"));
+        return Err(bad_request("no setting is given: use level, threshold or batch_size"));
     }
     Ok(settings)
 }
 
-/// The body of a hint. Which fields are needed depends on the type.
+/// The body of a hint. The type determines which fields are required.
 #[derive(Deserialize)]
 struct Hint {
     #[serde(rename = "hint_type")]
@@ -170,51 +175,51 @@ struct Hint {
     crit_prio: Option<i64>,
 }
 
-fn need<T>(value: Option<T>, name: &str) -> Result<T, Response> {
-    value.ok_or_else(|| bad(format_args!("the hint has no `{name}`")))
+fn required<T>(value: Option<T>, name: &str) -> Result<T, Response> {
+    value.ok_or_else(|| bad_request(format_args!("the hint has no `{name}`")))
 }
 
-fn hint(service: &Path, body: &[u8]) -> Answer {
+fn hint(service: &Path, body: &[u8]) -> RouteResult {
     let hint: Hint =
-        serde_json::from_slice(body).map_err(|error| bad(format_args!("not a hint: {error}")))?;
+        serde_json::from_slice(body).map_err(|error| bad_request(format_args!("not a hint: {error}")))?;
     let hint_request = HintRequest::default();
     let hint_request = match hint.kind {
-        1 => HintRequest { priority: Some(need(hint.priority, "priority")?), ..hint_request },
-        2 => HintRequest { share: Some(need(hint.utilization, "utilization")?), ..hint_request },
+        1 => HintRequest { priority: Some(required(hint.priority, "priority")?), ..hint_request },
+        2 => HintRequest { share: Some(required(hint.utilization, "utilization")?), ..hint_request },
         3 => {
-            let timeslice_us = Some(need(hint.timeslice, "timeslice")?);
-            return done(&connect(service)?, &Ask::Policy { name: None, timeslice_us, k: None });
+            let timeslice_us = Some(required(hint.timeslice, "timeslice")?);
+            return send(&connect(service)?, &ServiceRequest::Policy { name: None, timeslice_us, k: None });
         }
-        4 => HintRequest { deadline_us: Some(need(hint.deadline, "deadline")?), ..hint_request },
+        4 => HintRequest { deadline_us: Some(required(hint.deadline, "deadline")?), ..hint_request },
         5 => {
-            let k = Some(need(hint.k, "k")?);
-            return done(&connect(service)?, &Ask::Policy { name: None, timeslice_us: None, k });
+            let k = Some(required(hint.k, "k")?);
+            return send(&connect(service)?, &ServiceRequest::Policy { name: None, timeslice_us: None, k });
         }
         6 => {
-            let span = need(hint.laxity, "laxity")?;
+            let span = required(hint.laxity, "laxity")?;
             let laxity = (span, hint.lax_prio.unwrap_or(0), hint.crit_prio.unwrap_or(0));
             HintRequest { laxity: Some(laxity), ..hint_request }
         }
         7 => {
-            // No process has the number 0: nobody has the focus.
-            let pid = Some(need(hint.pid, "pid")?).filter(|pid| *pid != 0);
-            return done(&connect(service)?, &Ask::Focus(pid));
+            // Process ID 0 means that no process has the focus.
+            let pid = Some(required(hint.pid, "pid")?).filter(|pid| *pid != 0);
+            return send(&connect(service)?, &ServiceRequest::Focus(pid));
         }
         other => {
-            return Err(bad(format_args!(
+            return Err(bad_request(format_args!(
                 "unknown hint_type {other}: use 1 (priority), 2 (utilization), 3 (timeslice), 4 (deadline), \
                  5 (k of the deadlines), 6 (laxity) or 7 (window active)"
             )));
         }
     };
     let tool = connect(service)?;
-    let order = match (hint.handle, hint.pid) {
+    let service_request = match (hint.handle, hint.pid) {
         (Some(handle), _) => {
-            let queue = find(&tool.status().map_err(failed)?, handle)?.handle;
-            Ask::SetQueue { queue, hint_request }
+            let queue = find(&tool.status().map_err(error_response)?, handle)?.handle;
+            ServiceRequest::SetQueue { queue, hint_request }
         }
-        (None, Some(pid)) => Ask::Set { target: Target::Pid(pid), hint_request },
-        (None, None) => return Err(bad("the hint has neither `handle` nor `pid`")),
+        (None, Some(pid)) => ServiceRequest::Set { target: Target::Pid(pid), hint_request },
+        (None, None) => return Err(bad_request("the hint has neither `handle` nor `pid`")),
     };
-    done(&tool, &order)
+    send(&tool, &service_request)
 }

@@ -1,40 +1,40 @@
-//! HTTP/1.1 as far as it is needed: one request in, one response out, then the connection is closed.
+//! The subset of HTTP/1.1 that is needed: one request and one response, then the connection is closed.
 
 use std::fmt::Write as _;
 
-/// The longest request line and headers together.
-pub(super) const LONGEST_HEAD: usize = 8 * 1024;
-/// The longest body.
-pub(super) const LONGEST_BODY: usize = 64 * 1024;
+/// Limit on the request line and headers together, in bytes.
+pub(super) const MAX_HEAD: usize = 8 * 1024;
+/// Limit on the body, in bytes.
+pub(super) const MAX_BODY: usize = 64 * 1024;
 
-/// What is asked for.
+/// A request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) method: String,
     /// Without the query.
     pub(super) path: String,
-    /// What follows the `?`.
+    /// The text after the `?`.
     pub(super) query: String,
     pub(super) host: Option<String>,
-    /// Present when a page in a browser asks on its own.
+    /// Sent by a browser for a request of a web page.
     pub(super) origin: Option<String>,
     pub(super) body: Vec<u8>,
 }
 
 impl Request {
-    /// A parameter of the query. Empty ones count as not given.
+    /// A parameter of the query; none if its value is empty.
     pub(super) fn parameter(&self, name: &str) -> Option<&str> {
-        let given =
+        let has_value =
             |pair: &'_ str| pair.split_once('=').is_some_and(|(key, value)| key == name && !value.is_empty());
         self.query
             .split('&')
-            .find(|pair| given(pair))
+            .find(|pair| has_value(pair))
             .and_then(|pair| pair.split_once('='))
             .map(|(_, value)| value)
     }
 }
 
-/// What is answered.
+/// A response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Response {
     pub(super) status: u16,
@@ -43,17 +43,17 @@ pub(super) struct Response {
 }
 
 impl Response {
-    /// JSON, successful.
+    /// Status 200 with a JSON body.
     pub(super) fn json(value: &serde_json::Value) -> Self {
         Self { status: 200, content_type: "application/json", body: value.to_string() }
     }
 
-    /// Not successful: `{"error": why}`.
-    pub(super) fn error(status: u16, why: impl std::fmt::Display) -> Self {
-        Self { status, ..Self::json(&serde_json::json!({ "error": why.to_string() })) }
+    /// An error status with the body `{"error": reason}`.
+    pub(super) fn error(status: u16, reason: impl std::fmt::Display) -> Self {
+        Self { status, ..Self::json(&serde_json::json!({ "error": reason.to_string() })) }
     }
 
-    /// As it goes over the wire.
+    /// The bytes to send.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut text = String::new();
         // Writing into a string cannot fail.
@@ -62,7 +62,7 @@ impl Response {
             "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n\
              Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n{}",
             self.status,
-            reason(self.status),
+            reason_phrase(self.status),
             self.content_type,
             self.body.len(),
             self.body
@@ -71,7 +71,7 @@ impl Response {
     }
 }
 
-fn reason(status: u16) -> &'static str {
+fn reason_phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
         400 => "Bad Request",
@@ -88,35 +88,35 @@ fn reason(status: u16) -> &'static str {
     }
 }
 
-/// Reads a request out of what has arrived so far. None: not all of it is there yet.
+/// Parses the bytes received so far. Returns none if the request is incomplete, and a response if it is invalid.
 pub(super) fn parse(input: &[u8]) -> Result<Option<Request>, Response> {
     let Some(end) = find(input, b"\r\n\r\n") else {
-        return if input.len() > LONGEST_HEAD { Err(head_too_long()) } else { Ok(None) };
+        return if input.len() > MAX_HEAD { Err(head_too_long()) } else { Ok(None) };
     };
-    if end > LONGEST_HEAD {
+    if end > MAX_HEAD {
         return Err(head_too_long());
     }
-    let head =
-        std::str::from_utf8(&input[..end]).map_err(|_| Response::error(400, "the headers are not text"))?;
+    let head = std::str::from_utf8(&input[..end])
+        .map_err(|_| Response::error(400, "the headers are not valid UTF-8"))?;
     let mut lines = head.split("\r\n");
     let mut request = request_line(lines.next().unwrap_or_default())?;
     let mut length = None;
     for line in lines {
         let (name, value) =
-            line.split_once(':').ok_or_else(|| Response::error(400, "a header without a colon"))?;
+            line.split_once(':').ok_or_else(|| Response::error(400, "a header has no colon"))?;
         let value = value.trim();
         match name.to_ascii_lowercase().as_str() {
             "content-length" => {
                 let given = content_length(value)?;
                 if length.is_some_and(|length| length != given) {
-                    return Err(Response::error(400, "two Content-Length headers disagree"));
+                    return Err(Response::error(400, "two Content-Length headers differ"));
                 }
                 length = Some(given);
             }
             "transfer-encoding" => {
                 return Err(Response::error(
                     501,
-                    "Transfer-Encoding is not supported: give a Content-Length",
+                    "Transfer-Encoding is not supported: send a Content-Length",
                 ));
             }
             "host" => request.host = Some(value.to_owned()),
@@ -134,7 +134,7 @@ pub(super) fn parse(input: &[u8]) -> Result<Option<Request>, Response> {
 }
 
 fn head_too_long() -> Response {
-    Response::error(431, format_args!("the headers are longer than {LONGEST_HEAD} bytes"))
+    Response::error(431, format_args!("the headers are longer than {MAX_HEAD} bytes"))
 }
 
 fn request_line(line: &str) -> Result<Request, Response> {
@@ -145,7 +145,7 @@ fn request_line(line: &str) -> Result<Request, Response> {
         return Err(Response::error(400, "the request line is not `METHOD /path HTTP/1.1`"));
     };
     if !["HTTP/1.1", "HTTP/1.0"].contains(&version) {
-        return Err(Response::error(505, "only HTTP/1.1 and HTTP/1.0 are spoken here"));
+        return Err(Response::error(505, "only HTTP/1.1 and HTTP/1.0 are supported"));
     }
     if !target.starts_with('/') {
         return Err(Response::error(400, "the path does not begin with `/`"));
@@ -160,31 +160,31 @@ fn request_line(line: &str) -> Result<Request, Response> {
 }
 
 fn content_length(value: &str) -> Result<usize, Response> {
-    // `parse` alone would take a sign.
+    // `parse` alone would accept a sign.
     let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     if !digits {
         return Err(Response::error(400, "the Content-Length is not a number"));
     }
     match value.parse() {
-        Ok(length) if length <= LONGEST_BODY => Ok(length),
-        _ => Err(Response::error(413, format_args!("the body is longer than {LONGEST_BODY} bytes"))),
+        Ok(length) if length <= MAX_BODY => Ok(length),
+        _ => Err(Response::error(413, format_args!("the body is longer than {MAX_BODY} bytes"))),
     }
 }
 
-fn find(text: &[u8], what: &[u8]) -> Option<usize> {
-    text.windows(what.len()).position(|window| window == what)
+fn find(text: &[u8], pattern: &[u8]) -> Option<usize> {
+    text.windows(pattern.len()).position(|window| window == pattern)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn refused(input: &str) -> u16 {
+    fn error_status(input: &str) -> u16 {
         parse(input.as_bytes()).unwrap_err().status
     }
 
     #[test]
-    fn a_request_is_read_whichever_way_it_is_cut() {
+    fn request_can_arrive_in_any_pieces() {
         let text = "POST /config/1f?level=2&threshold=&x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}";
         for cut in 0..text.len() {
             assert_eq!(parse(&text.as_bytes()[..cut]), Ok(None), "{cut}");
@@ -199,24 +199,24 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_refused_with_the_right_number() {
-        assert_eq!(refused("rubbish\r\n\r\n"), 400);
-        assert_eq!(refused("GET  / HTTP/1.1\r\n\r\n"), 400);
-        assert_eq!(refused("GET http://a/ HTTP/1.1\r\n\r\n"), 400);
-        assert_eq!(refused("GET / HTTP/2.0\r\n\r\n"), 505);
-        assert_eq!(refused("GET / HTTP/1.1\r\nno colon\r\n\r\n"), 400);
-        assert_eq!(refused("GET / HTTP/1.1\r\nContent-Length: +1\r\n\r\n"), 400);
-        assert_eq!(refused("GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"), 400);
-        assert_eq!(refused("GET / HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n"), 413);
-        assert_eq!(refused("GET / HTTP/1.1\r\nContent-Length: 65537\r\n\r\n"), 413);
-        assert_eq!(refused("GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"), 501);
-        assert_eq!(refused(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(LONGEST_HEAD))), 431);
-        assert_eq!(refused(&format!("GET / HTTP/1.1\r\nA: {}\r\n\r\n", "a".repeat(LONGEST_HEAD))), 431);
+    fn invalid_requests_get_the_matching_status() {
+        assert_eq!(error_status("invalid\r\n\r\n"), 400);
+        assert_eq!(error_status("GET  / HTTP/1.1\r\n\r\n"), 400);
+        assert_eq!(error_status("GET http://a/ HTTP/1.1\r\n\r\n"), 400);
+        assert_eq!(error_status("GET / HTTP/2.0\r\n\r\n"), 505);
+        assert_eq!(error_status("GET / HTTP/1.1\r\nno colon\r\n\r\n"), 400);
+        assert_eq!(error_status("GET / HTTP/1.1\r\nContent-Length: +1\r\n\r\n"), 400);
+        assert_eq!(error_status("GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"), 400);
+        assert_eq!(error_status("GET / HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n"), 413);
+        assert_eq!(error_status("GET / HTTP/1.1\r\nContent-Length: 65537\r\n\r\n"), 413);
+        assert_eq!(error_status("GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"), 501);
+        assert_eq!(error_status(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(MAX_HEAD))), 431);
+        assert_eq!(error_status(&format!("GET / HTTP/1.1\r\nA: {}\r\n\r\n", "a".repeat(MAX_HEAD))), 431);
         assert_eq!(parse(b"GET / HTTP/1.1\r\nA: \xff\r\n\r\n").unwrap_err().status, 400);
     }
 
     #[test]
-    fn a_response_says_how_long_it_is() {
+    fn response_has_its_content_length() {
         let text = String::from_utf8(Response::error(404, "no \"such\" thing").to_bytes()).unwrap();
         assert!(text.starts_with("HTTP/1.1 404 Not Found\r\n"), "{text}");
         assert!(text.contains("\r\nContent-Length: 29\r\n"), "{text}");

@@ -1,11 +1,10 @@
-//! What the service offers over HTTP: metrics for a collector, and the reference's interface for its scripts.
+//! HTTP: metrics for a collector, and the interface of the original C++ XSched for its scripts.
 //!
-//! `xsched serve` calls [`serve_metrics`] and [`serve_compat`] once its own socket listens. Both bind at once, so that
-//! a port that is taken is an error of the command line, and then serve on a thread of their own for as long as the
-//! process lives. They are tools of the service like any other and speak to it over its socket; only they do it as the
-//! user the service belongs to. An HTTP client has no credentials: whoever reaches the port may do all that the port
-//! offers. So the ports are on loopback unless forced, offer no way to end the service or to hold a program, and do not
-//! answer web pages.
+//! `xsched serve` calls [`serve_metrics`] and [`serve_compat`] once its own socket listens. Both bind before they return, so
+//! that a port in use is an error of the command line, and then serve on a thread each until the process exits. They send
+//! requests to the service over its socket as every tool does, with the rights of the service's own user. An HTTP client has no
+//! credentials: every process that can connect may use all that the port offers. So the ports are on loopback unless the
+//! user insists, cannot end the service or suspend a program, and reject requests from web pages.
 
 mod compat;
 mod message;
@@ -28,22 +27,22 @@ use crate::tool::{Tool, ToolError};
 use message::Response;
 use server::{Handler, Limits, Listener, Server};
 
-/// For the next packet of an answer that has begun.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the service may take to send the next packet of a reply.
+const NEXT_PACKET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who may connect from where.
+/// Which addresses may be listened on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Only addresses of this machine may be listened at.
+    /// Loopback addresses only.
     Loopback,
-    /// Any address, because the user insists.
-    Anywhere,
+    /// Every address: the user gave --http-allow-remote.
+    AnyAddress,
 }
 
-/// Serves `GET /metrics` of the service at `service` on a socket of its own, and on a TCP port if asked to. Answers
-/// where the latter is.
+/// Serves `GET /metrics` of the service at `service` on the Unix socket `socket`, and on a TCP port if `address` is given. Returns
+/// the address of the TCP port.
 ///
-/// `socket` is a path such as `$XDG_RUNTIME_DIR/xsched/metrics.sock`; a file left there by a predecessor is replaced.
+/// `socket` is a path such as `$XDG_RUNTIME_DIR/xsched/metrics.sock`; a file left there by an earlier service is replaced.
 pub(crate) fn serve_metrics(
     service: &Path,
     socket: &Path,
@@ -52,21 +51,25 @@ pub(crate) fn serve_metrics(
 ) -> anyhow::Result<Option<SocketAddr>> {
     let tcp = address.map(|address| listen(address, reach, "--metrics")).transpose()?;
     let bound = tcp.as_ref().map(TcpListener::local_addr).transpose()?;
-    // The socket first: its clients are known to be of this machine and are not asked for a Host.
-    start("metrics-socket", vec![Listener::Unix(listen_unix(socket)?)], answer_metrics(service.to_owned()))?;
+    // Clients of the Unix socket are local, so their Host header is not checked.
+    start("metrics-socket", vec![Listener::Unix(listen_unix(socket)?)], metrics_handler(service.to_owned()))?;
     if let Some(tcp) = tcp {
-        start("metrics-http", vec![Listener::Tcp(tcp)], guarded(reach, answer_metrics(service.to_owned())))?;
+        start(
+            "metrics-http",
+            vec![Listener::Tcp(tcp)],
+            reject_web_pages(reach, metrics_handler(service.to_owned())),
+        )?;
     }
     Ok(bound)
 }
 
-/// Serves the HTTP interface of the reference's `xserver`, for the service at `service`. Answers where.
+/// Serves the HTTP interface of the original C++ XSched's `xserver`, for the service at `service`. Returns the address.
 pub(crate) fn serve_compat(service: &Path, address: SocketAddr, reach: Reach) -> anyhow::Result<SocketAddr> {
     let listener = listen(address, reach, "--http")?;
     let bound = listener.local_addr()?;
     let service = service.to_owned();
-    let handler: Handler = Box::new(move |request| compat::answer(&service, request));
-    start("compat-http", vec![Listener::Tcp(listener)], guarded(reach, handler))?;
+    let handler: Handler = Box::new(move |request| compat::respond(&service, request));
+    start("compat-http", vec![Listener::Tcp(listener)], reject_web_pages(reach, handler))?;
     Ok(bound)
 }
 
@@ -78,15 +81,15 @@ fn start(name: &str, listeners: Vec<Listener>, handler: Handler) -> anyhow::Resu
     thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || server.run())
-        .with_context(|| format!("no thread for {name}"))?;
+        .with_context(|| format!("cannot start the thread {name}"))?;
     Ok(())
 }
 
 fn listen(address: SocketAddr, reach: Reach, flag: &str) -> anyhow::Result<TcpListener> {
     if reach == Reach::Loopback && !address.ip().is_loopback() {
         anyhow::bail!(
-            "{flag} {address} can be reached from other machines, and whoever reaches it needs no password: use an \
-             address of this machine such as 127.0.0.1:{}, or insist with --http-allow-remote",
+            "{flag} {address} can be reached from other machines, and the interface has no authentication: use a \
+             loopback address such as 127.0.0.1:{}, or add --http-allow-remote",
             address.port()
         );
     }
@@ -104,13 +107,15 @@ fn listen_unix(path: &Path) -> anyhow::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Refuses what a browser sends on behalf of some web page: pages can reach loopback, under our own name (they then have
-/// an origin) or under one that was made to point here (then the host is not ours).
-fn guarded(reach: Reach, handler: Handler) -> Handler {
+/// Rejects requests that a browser sends for a web page. A page can reach loopback addresses by their own name (the request
+/// then has an Origin) or by a foreign name that resolves to loopback (the Host is then foreign).
+fn reject_web_pages(reach: Reach, handler: Handler) -> Handler {
     Box::new(move |request| match (&request.origin, &request.host) {
-        (Some(_), _) => Response::error(403, "web pages are not served: the request has an Origin"),
+        (Some(_), _) => {
+            Response::error(403, "requests from web pages are rejected: the request has an Origin header")
+        }
         (None, Some(host)) if reach == Reach::Loopback && !is_loopback(host) => {
-            Response::error(403, format_args!("the Host `{host}` is not this machine"))
+            Response::error(403, format_args!("the Host header `{host}` does not name this machine"))
         }
         _ => handler(request),
     })
@@ -125,14 +130,14 @@ fn is_loopback(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
-fn answer_metrics(service: PathBuf) -> Handler {
+fn metrics_handler(service: PathBuf) -> Handler {
     Box::new(move |request| match (request.method.as_str(), request.path.as_str()) {
         ("GET", "/metrics") => match metrics_of(&service) {
             Ok(body) => Response { status: 200, content_type: metrics::CONTENT_TYPE, body },
             Err(error) => Response::error(503, error),
         },
         (_, "/metrics") => Response::error(405, "use GET"),
-        _ => Response::error(404, "there is only /metrics here"),
+        _ => Response::error(404, "only /metrics is served here"),
     })
 }
 
@@ -146,7 +151,7 @@ fn metrics_of(service: &Path) -> Result<String, ToolError> {
         if !more {
             return Ok(page);
         }
-        if !tool.wait(PATIENCE)? {
+        if !tool.wait(NEXT_PACKET_TIMEOUT)? {
             return Err(ToolError::NoReply { at: service.to_owned() });
         }
         reply = tool.next_reply()?;

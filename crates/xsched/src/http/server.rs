@@ -1,11 +1,11 @@
-//! The HTTP server: one thread, a bounded number of connections, and no patience for those who dawdle.
+//! The HTTP server: one thread, a bounded number of connections, and a time limit for each step of an exchange.
 //!
 //! ```text
-//!   accepted ──► reading ──(request whole, or refused, or too late)──► writing ──► draining ──► closed
+//!   accepted ──► reading ──(request complete, invalid or timed out)──► writing ──► draining ──► closed
 //! ```
 //!
-//! After the response the connection is drained for a moment: closing it with something unread would make the system
-//! reset it, and the other side might lose the response.
+//! After the response the connection is drained for up to 1 s: closing a socket with unread data makes the kernel reset the
+//! connection, and the client could lose the response.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -17,27 +17,31 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::message::{self, Request, Response};
 
-/// How much is too much.
+/// Limits on connections and time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Connections at a time; one more makes the one that has had most time give way.
+    /// Open connections; one more closes the connection with the earliest deadline.
     pub(super) connections: usize,
-    /// For a request to arrive, and again for its response to be taken.
-    pub(super) patience: Duration,
-    /// To wait for the other side's farewell.
-    pub(super) farewell: Duration,
+    /// For a request to arrive, and again for its response to be sent.
+    pub(super) exchange_timeout: Duration,
+    /// For the client to close its side after the response.
+    pub(super) drain_timeout: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 64, patience: Duration::from_secs(5), farewell: Duration::from_secs(1) }
+        Self {
+            connections: 64,
+            exchange_timeout: Duration::from_secs(5),
+            drain_timeout: Duration::from_secs(1),
+        }
     }
 }
 
-/// How long nobody is accepted after the system could not (no descriptors left, say).
-const REST: Duration = Duration::from_millis(100);
+/// How long to wait after `accept` failed, for example because no descriptors are left.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Where connections come from.
+/// A TCP or Unix socket that accepts connections.
 pub(super) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
@@ -56,7 +60,7 @@ impl Listener {
         Ok(stream)
     }
 
-    /// Makes accepting return at once when nobody is there.
+    /// Makes `accept` return at once if no connection is pending.
     pub(super) fn set_nonblocking(&self) -> io::Result<()> {
         match self {
             Self::Tcp(listener) => listener.set_nonblocking(true),
@@ -94,7 +98,7 @@ impl Stream {
         }
     }
 
-    fn say_farewell(&self) -> io::Result<()> {
+    fn shut_down_writing(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Self::Unix(stream) => stream.shutdown(Shutdown::Write),
@@ -128,10 +132,10 @@ struct Client {
     deadline: Instant,
 }
 
-/// What answers requests.
+/// Makes the response to a request.
 pub(super) type Handler = Box<dyn Fn(&Request) -> Response + Send>;
 
-/// Listeners, and what answers those who come.
+/// Listening sockets, limits, and the handler of the requests.
 pub(super) struct Server {
     pub(super) listeners: Vec<Listener>,
     pub(super) limits: Limits,
@@ -139,15 +143,15 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Serves for ever.
+    /// Serves until the process exits.
     pub(super) fn run(&self) {
         let mut clients: Vec<Client> = Vec::new();
-        let mut rest_until: Option<Instant> = None;
+        let mut accept_again_at: Option<Instant> = None;
         loop {
             let now = Instant::now();
-            rest_until = rest_until.filter(|until| *until > now);
-            let listening = if rest_until.is_none() { self.listeners.len() } else { 0 };
-            let wake = clients.iter().map(|client| client.deadline).chain(rest_until).min();
+            accept_again_at = accept_again_at.filter(|until| *until > now);
+            let listening = if accept_again_at.is_none() { self.listeners.len() } else { 0 };
+            let wake = clients.iter().map(|client| client.deadline).chain(accept_again_at).min();
             let ready = wait(
                 &self.listeners[..listening],
                 &clients,
@@ -158,28 +162,28 @@ impl Server {
             let now = Instant::now();
             for (client, ready) in clients.iter_mut().zip(ready_clients) {
                 if *ready {
-                    self.go_on(client, now);
+                    self.advance(client, now);
                 }
                 if client.deadline <= now {
-                    self.too_late(client, now);
+                    self.time_out(client, now);
                 }
             }
             clients.retain(|client| client.stage != Stage::Closed);
             for (listener, ready) in self.listeners.iter().zip(ready_listeners) {
                 if *ready {
                     match listener.accept() {
-                        Ok(stream) => self.take_in(&mut clients, stream, now),
-                        Err(error) if is_passing(&error) => {}
-                        Err(_) => rest_until = Some(now + REST),
+                        Ok(stream) => self.add_client(&mut clients, stream, now),
+                        Err(error) if is_transient(&error) => {}
+                        Err(_) => accept_again_at = Some(now + ACCEPT_RETRY_DELAY),
                     }
                 }
             }
         }
     }
 
-    fn take_in(&self, clients: &mut Vec<Client>, stream: Stream, now: Instant) {
+    fn add_client(&self, clients: &mut Vec<Client>, stream: Stream, now: Instant) {
         if clients.len() >= self.limits.connections {
-            // Whoever means well is done long before this: it is somebody who dawdles.
+            // A well-behaved client completes long before its deadline, so the earliest deadline is a slow client's.
             if let Some(oldest) = (0..clients.len()).min_by_key(|index| clients[*index].deadline) {
                 clients.swap_remove(oldest);
             }
@@ -190,11 +194,11 @@ impl Server {
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
-            deadline: now + self.limits.patience,
+            deadline: now + self.limits.exchange_timeout,
         });
     }
 
-    fn go_on(&self, client: &mut Client, now: Instant) {
+    fn advance(&self, client: &mut Client, now: Instant) {
         let result = match client.stage {
             Stage::Reading => self.read(client, now),
             Stage::Writing => self.write(client, now),
@@ -202,7 +206,7 @@ impl Server {
             Stage::Closed => Ok(()),
         };
         match result {
-            Err(error) if !is_passing(&error) => client.stage = Stage::Closed,
+            Err(error) if !is_transient(&error) => client.stage = Stage::Closed,
             _ => {}
         }
     }
@@ -218,7 +222,7 @@ impl Server {
         match message::parse(&client.input) {
             Ok(None) => Ok(()),
             Ok(Some(request)) => self.respond(client, &(self.handler)(&request), now),
-            Err(refusal) => self.respond(client, &refusal, now),
+            Err(response) => self.respond(client, &response, now),
         }
     }
 
@@ -226,7 +230,7 @@ impl Server {
         client.input = Vec::new();
         client.output = response.to_bytes();
         client.stage = Stage::Writing;
-        client.deadline = now + self.limits.patience;
+        client.deadline = now + self.limits.exchange_timeout;
         self.write(client, now)
     }
 
@@ -235,20 +239,20 @@ impl Server {
         if client.sent == client.output.len() {
             client.output = Vec::new();
             client.stage = Stage::Draining;
-            client.deadline = now + self.limits.farewell;
-            client.stream.say_farewell()?;
+            client.deadline = now + self.limits.drain_timeout;
+            client.stream.shut_down_writing()?;
         }
         Ok(())
     }
 
-    fn too_late(&self, client: &mut Client, now: Instant) {
-        // Somebody who never asked for anything needs no answer.
+    fn time_out(&self, client: &mut Client, now: Instant) {
+        // A client that has sent nothing gets no response.
         if client.stage != Stage::Reading || client.input.is_empty() {
             client.stage = Stage::Closed;
             return;
         }
-        let refusal = Response::error(408, "the request took too long to arrive");
-        if self.respond(client, &refusal, now).is_err_and(|error| !is_passing(&error)) {
+        let response = Response::error(408, "the request took too long to arrive");
+        if self.respond(client, &response, now).is_err_and(|error| !is_transient(&error)) {
             client.stage = Stage::Closed;
         }
     }
@@ -261,12 +265,12 @@ fn drain(client: &mut Client) -> io::Result<()> {
     Ok(())
 }
 
-/// Nothing to worry about: try again when there is something to do.
-fn is_passing(error: &io::Error) -> bool {
+/// Whether the operation is to be repeated when the socket is ready again.
+fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
 }
 
-/// Dependencies until something can be done, at most for so long; tells where, listeners first.
+/// Waits until a socket is ready, or until `limit`. Returns which are ready, listeners first.
 fn wait(listeners: &[Listener], clients: &[Client], limit: Option<Duration>) -> Vec<bool> {
     let mut fds: Vec<PollFd<'_>> =
         listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
@@ -275,7 +279,7 @@ fn wait(listeners: &[Listener], clients: &[Client], limit: Option<Duration>) -> 
         PollFd::from_borrowed_fd(client.stream.as_fd(), flags)
     }));
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-    // An interrupted wait is a short one.
+    // If the wait fails or is interrupted, no socket is ready and the caller waits again.
     let _ = poll(&mut fds, limit.as_ref());
     fds.iter().map(|fd| !fd.revents().is_empty()).collect()
 }

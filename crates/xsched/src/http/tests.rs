@@ -1,4 +1,4 @@
-//! The server as its clients meet it: real sockets, and a stand-in for the service.
+//! The server over real sockets, with a fake service.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -21,8 +21,8 @@ fn compat(service: &FakeService) -> SocketAddr {
     serve_compat(&service.socket(), LOOPBACK, Reach::Loopback).unwrap()
 }
 
-/// Sends bytes and reads all that comes back.
-fn talk(address: SocketAddr, text: &[u8]) -> String {
+/// Sends bytes and reads the whole response.
+fn exchange(address: SocketAddr, text: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(text).unwrap();
     let mut answer = String::new();
@@ -35,17 +35,17 @@ fn split(answer: &str) -> (u16, &str) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
 }
 
-fn ask(address: SocketAddr, method: &str, target: &str, body: &str) -> (u16, Value) {
+fn request(address: SocketAddr, method: &str, target: &str, body: &str) -> (u16, Value) {
     let length = body.len();
     let text =
         format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n{body}");
-    let answer = talk(address, text.as_bytes());
+    let answer = exchange(address, text.as_bytes());
     let (status, body) = split(&answer);
     (status, serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}")))
 }
 
 #[test]
-fn queues_look_as_the_reference_shows_them() {
+fn queues_have_the_format_of_the_original() {
     let service = FakeService::plain();
     let address = compat(&service);
     let first = json!({
@@ -53,18 +53,18 @@ fn queues_look_as_the_reference_shows_them() {
         "batch_size": 8, "ready": true, "suspended": false
     });
     let process = json!({ "pid": 4711, "cmdline": "python \"train.py\"" });
-    let (status, all) = ask(address, "GET", "/xqueues", "");
+    let (status, all) = request(address, "GET", "/xqueues", "");
     assert_eq!(status, 200);
     assert_eq!(all["xqueues"][0], first);
     assert_eq!(all["xqueues"][1]["suspended"], true);
     assert_eq!(all["processes"], json!([process]));
-    let (status, one) = ask(address, "GET", "/xqueue/100000000", "");
+    let (status, one) = request(address, "GET", "/xqueue/100000000", "");
     assert_eq!((status, one), (200, json!({ "xqueue": first, "process": process })));
-    assert_eq!(ask(address, "GET", "/xqueue/0x100000000", "").0, 200);
-    assert_eq!(ask(address, "GET", "/xqueue/7", "").0, 404);
-    for rubbish in ["", "x", "-1", "+1", "1/2", "10000000000000000"] {
-        let (status, answer) = ask(address, "GET", &format!("/xqueue/{rubbish}"), "");
-        assert!(status == 400 || rubbish == "1/2" && status == 404, "{rubbish}: {status}");
+    assert_eq!(request(address, "GET", "/xqueue/0x100000000", "").0, 200);
+    assert_eq!(request(address, "GET", "/xqueue/7", "").0, 404);
+    for invalid in ["", "x", "-1", "+1", "1/2", "10000000000000000"] {
+        let (status, answer) = request(address, "GET", &format!("/xqueue/{invalid}"), "");
+        assert!(status == 400 || invalid == "1/2" && status == 404, "{invalid}: {status}");
         assert!(answer["error"].is_string());
     }
 }
@@ -73,17 +73,17 @@ fn queues_look_as_the_reference_shows_them() {
 fn every_policy_can_be_chosen_by_its_number() {
     let service = FakeService::plain();
     let address = compat(&service);
-    assert_eq!(ask(address, "GET", "/policy", ""), (200, json!({ "policy": 1 })));
+    assert_eq!(request(address, "GET", "/policy", ""), (200, json!({ "policy": 1 })));
     for policy in xsched_policy::POLICIES {
         let target = format!("/policy?policy={}", policy.number);
-        assert_eq!(ask(address, "POST", &target, ""), (200, json!({ "info": "success" })));
+        assert_eq!(request(address, "POST", &target, ""), (200, json!({ "info": "success" })));
         let wanted = Request::Policy { name: Some(policy.name.into()), timeslice_us: None, k: None };
         assert_eq!(service.orders().last(), Some(&wanted));
     }
     let before = service.orders().len();
-    for rubbish in ["", "?policy=", "?policy=0", "?policy=12", "?policy=HPF", "?policy=-1", "?other=1"] {
-        let (status, answer) = ask(address, "POST", &format!("/policy{rubbish}"), "");
-        assert_eq!(status, 400, "{rubbish}");
+    for invalid in ["", "?policy=", "?policy=0", "?policy=12", "?policy=HPF", "?policy=-1", "?other=1"] {
+        let (status, answer) = request(address, "POST", &format!("/policy{invalid}"), "");
+        assert_eq!(status, 400, "{invalid}");
         assert!(answer["error"].is_string());
     }
     assert_eq!(service.orders().len(), before);
@@ -93,13 +93,13 @@ fn every_policy_can_be_chosen_by_its_number() {
 fn queues_are_configured() {
     let service = FakeService::plain();
     let address = compat(&service);
-    let (status, _) = ask(address, "POST", "/config/100000001?level=1&threshold=4&batch_size=", "");
+    let (status, _) = request(address, "POST", "/config/100000001?level=1&threshold=4&batch_size=", "");
     assert_eq!(status, 200);
     let settings = Settings { level: Some(1), threshold: Some(4), batch_size: None };
     assert_eq!(service.orders(), [Request::Configure { queue: 0x1_0000_0001, settings }]);
-    assert_eq!(ask(address, "POST", "/config/7?level=1", "").0, 404);
-    for rubbish in ["", "?level=4", "?level=0", "?threshold=-2", "?batch_size=x", "?threshold=4294967296"] {
-        assert_eq!(ask(address, "POST", &format!("/config/100000000{rubbish}"), "").0, 400, "{rubbish}");
+    assert_eq!(request(address, "POST", "/config/7?level=1", "").0, 404);
+    for invalid in ["", "?level=4", "?level=0", "?threshold=-2", "?batch_size=x", "?threshold=4294967296"] {
+        assert_eq!(request(address, "POST", &format!("/config/100000000{invalid}"), "").0, 400, "{invalid}");
     }
     assert_eq!(service.orders().len(), 1);
 }
@@ -137,7 +137,7 @@ fn hints_of_every_type_reach_the_service() {
         (json!({"hint_type": 7, "pid": 0}), Request::Focus(None)),
     ] {
         assert_eq!(
-            ask(address, "POST", "/hint", &hint.to_string()),
+            request(address, "POST", "/hint", &hint.to_string()),
             (200, json!({ "info": "success" })),
             "{hint}"
         );
@@ -146,7 +146,7 @@ fn hints_of_every_type_reach_the_service() {
 }
 
 #[test]
-fn hints_that_make_no_sense_are_refused_with_a_reason() {
+fn invalid_hints_are_rejected_with_a_reason() {
     let service = FakeService::plain();
     let address = compat(&service);
     for (body, status, word) in [
@@ -163,14 +163,14 @@ fn hints_that_make_no_sense_are_refused_with_a_reason() {
         (r#"{"hint_type":7}"#, 400, "`pid`"),
         (r#"{"hint_type":8,"pid":1}"#, 400, "unknown hint_type 8"),
     ] {
-        let (got, answer) = ask(address, "POST", "/hint", body);
+        let (got, answer) = request(address, "POST", "/hint", body);
         assert_eq!(got, status, "{body}");
         assert!(answer["error"].as_str().unwrap().contains(word), "{body}: {answer}");
     }
 }
 
 #[test]
-fn nothing_else_is_offered() {
+fn other_paths_and_methods_are_rejected() {
     let service = FakeService::plain();
     let address = compat(&service);
     for (method, path, status) in [
@@ -182,16 +182,16 @@ fn nothing_else_is_offered() {
         ("DELETE", "/policy", 405),
         ("GET", "/hint", 405),
     ] {
-        assert_eq!(ask(address, method, path, "").0, status, "{method} {path}");
+        assert_eq!(request(address, method, path, "").0, status, "{method} {path}");
     }
     assert_eq!(service.orders(), []);
 }
 
 #[test]
-fn rubbish_is_answered_and_the_next_client_served() {
+fn invalid_requests_get_an_error_and_the_next_client_is_served() {
     let service = FakeService::plain();
     let address = compat(&service);
-    for (rubbish, status) in [
+    for (invalid, status) in [
         (b"\x16\x03\x01\x02\r\n\r\n".to_vec(), 400),
         (format!("GET / HTTP/1.1\r\nA: {}", "a".repeat(100_000)).into_bytes(), 431),
         (
@@ -201,31 +201,32 @@ fn rubbish_is_answered_and_the_next_client_served() {
         ),
         (b"POST /hint HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), 501),
     ] {
-        assert_eq!(split(&talk(address, &rubbish)).0, status);
+        assert_eq!(split(&exchange(address, &invalid)).0, status);
     }
     drop(TcpStream::connect(address).unwrap());
-    assert_eq!(ask(address, "GET", "/policy", "").0, 200);
+    assert_eq!(request(address, "GET", "/policy", "").0, 200);
 }
 
 #[test]
-fn web_pages_are_turned_away() {
+fn requests_of_web_pages_are_rejected() {
     let service = FakeService::plain();
     let address = compat(&service);
     for header in
         ["Origin: http://evil.example", "Host: evil.example", "Host: 127.evil.example:80", "Host: 10.0.0.1"]
     {
-        let answer = talk(address, format!("POST /policy?policy=2 HTTP/1.1\r\n{header}\r\n\r\n").as_bytes());
+        let answer =
+            exchange(address, format!("POST /policy?policy=2 HTTP/1.1\r\n{header}\r\n\r\n").as_bytes());
         assert_eq!(split(&answer).0, 403, "{header}");
     }
     assert_eq!(service.orders(), []);
     for header in ["Host: localhost:50000", "Host: [::1]:5", "Host: 127.0.0.9", "A: b"] {
-        let answer = talk(address, format!("GET /policy HTTP/1.1\r\n{header}\r\n\r\n").as_bytes());
+        let answer = exchange(address, format!("GET /policy HTTP/1.1\r\n{header}\r\n\r\n").as_bytes());
         assert_eq!(split(&answer).0, 200, "{header}");
     }
 }
 
 #[test]
-fn those_who_dawdle_do_not_keep_others_waiting() {
+fn slow_clients_do_not_block_other_clients() {
     let service = FakeService::plain();
     let address = compat(&service);
     // More than the server holds at a time, each with half a request.
@@ -236,30 +237,30 @@ fn those_who_dawdle_do_not_keep_others_waiting() {
             stream
         })
         .collect();
-    assert_eq!(ask(address, "GET", "/policy", "").0, 200);
+    assert_eq!(request(address, "GET", "/policy", "").0, 200);
     let mut answer = String::new();
     let _ = slow[0].read_to_string(&mut answer);
-    assert!(!answer.contains("200"), "had to give way: {answer}");
+    assert!(!answer.contains("200"), "the oldest slow connection was not closed: {answer}");
 }
 
 #[test]
-fn a_request_that_does_not_arrive_is_given_up() {
-    let handler: Handler = Box::new(|_| Response::error(404, "nothing here"));
+fn incomplete_request_times_out() {
+    let handler: Handler = Box::new(|_| Response::error(404, "not found"));
     let listener = TcpListener::bind(LOOPBACK).unwrap();
     let address = listener.local_addr().unwrap();
     let listener = Listener::Tcp(listener);
     listener.set_nonblocking().unwrap();
     let short = Duration::from_millis(20);
-    let limits = Limits { patience: short, farewell: short, ..Limits::default() };
+    let limits = Limits { exchange_timeout: short, drain_timeout: short, ..Limits::default() };
     let server = Server { listeners: vec![listener], limits, handler };
     thread::spawn(move || server.run());
-    let answer = talk(address, b"GET / HTTP/1.1\r\nHost: x");
+    let answer = exchange(address, b"GET / HTTP/1.1\r\nHost: x");
     assert_eq!(split(&answer).0, 408);
-    assert_eq!(talk(address, b""), "", "who says nothing is told nothing");
+    assert_eq!(exchange(address, b""), "", "a client that sends nothing gets no response");
 }
 
 #[test]
-fn many_clients_at_once_all_get_the_whole_answer() {
+fn concurrent_clients_get_complete_responses() {
     let service = FakeService::new(|_| {
         let line = "xsched_line_that_is_rather_long 1\n".repeat(1000);
         let packet = |more| Reply::Metrics { text: line.clone(), more };
@@ -271,7 +272,7 @@ fn many_clients_at_once_all_get_the_whole_answer() {
     thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(|| {
-                let answer = talk(address, b"GET /metrics HTTP/1.1\r\n\r\n");
+                let answer = exchange(address, b"GET /metrics HTTP/1.1\r\n\r\n");
                 let (status, body) = split(&answer);
                 assert_eq!((status, body.lines().count()), (200, 3000));
                 assert!(answer.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
@@ -281,10 +282,10 @@ fn many_clients_at_once_all_get_the_whole_answer() {
 }
 
 #[test]
-fn metrics_are_at_a_socket_that_only_its_owner_opens() {
+fn metrics_socket_is_accessible_to_its_owner_only() {
     let service = FakeService::plain();
     let socket = service.directory().join("metrics.sock");
-    std::fs::write(&socket, "left by a predecessor").unwrap();
+    std::fs::write(&socket, "left by an earlier service").unwrap();
     assert_eq!(serve_metrics(&service.socket(), &socket, None, Reach::Loopback).unwrap(), None);
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let get = |target: &str| {
@@ -300,26 +301,26 @@ fn metrics_are_at_a_socket_that_only_its_owner_opens() {
 }
 
 #[test]
-fn a_service_that_is_gone_is_told_apart_from_a_refusal() {
+fn missing_service_is_reported_as_unavailable() {
     let service = FakeService::plain();
-    let nowhere = service.directory().join("nobody");
+    let nowhere = service.directory().join("no-socket");
     let address = serve_compat(&nowhere, LOOPBACK, Reach::Loopback).unwrap();
     for (method, target) in [("GET", "/xqueues"), ("POST", "/policy?policy=1")] {
-        assert_eq!(ask(address, method, target, "").0, 503);
+        assert_eq!(request(address, method, target, "").0, 503);
     }
 }
 
 #[test]
-fn other_machines_are_let_in_only_if_the_user_insists() {
+fn remote_addresses_need_an_explicit_option() {
     let service = FakeService::plain();
     let everywhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
     let error = serve_compat(&service.socket(), everywhere, Reach::Loopback).unwrap_err().to_string();
     assert!(error.contains("--http 0.0.0.0:0") && error.contains("--http-allow-remote"), "{error}");
     let socket = service.directory().join("metrics.sock");
     assert!(serve_metrics(&service.socket(), &socket, Some(everywhere), Reach::Loopback).is_err());
-    let port = serve_compat(&service.socket(), everywhere, Reach::Anywhere).unwrap().port();
+    let port = serve_compat(&service.socket(), everywhere, Reach::AnyAddress).unwrap().port();
     let address = SocketAddr::from(([127, 0, 0, 1], port));
-    let answer = talk(address, b"GET /policy HTTP/1.1\r\nHost: gpu7.example\r\n\r\n");
+    let answer = exchange(address, b"GET /policy HTTP/1.1\r\nHost: gpu7.example\r\n\r\n");
     assert_eq!(split(&answer).0, 200);
     let error = serve_compat(&service.socket(), address, Reach::Loopback).unwrap_err();
     assert!(format!("{error:#}").contains(&format!("cannot listen at {address}")), "{error:#}");

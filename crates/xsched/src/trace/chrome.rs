@@ -1,17 +1,17 @@
-//! The trace event format that Chrome introduced and Perfetto reads: one JSON object per thing that happened.
+//! The Chrome trace event format, which Perfetto reads: one JSON object per event.
 
 use std::io::{self, Write};
 
-/// Which line of the picture something belongs to.
+/// The track of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Track {
-    /// The group of lines: a process.
+    /// The process, which groups tracks.
     pub(super) pid: u32,
-    /// The line in it: a task, a queue, or 0 for the scheduler.
+    /// The track in the group: a task, a queue, or 0 for the scheduler.
     pub(super) task: u64,
 }
 
-/// Writes a trace, one thing at a time. Times are nanoseconds since the trace began.
+/// Writes a trace, event by event. Times are nanoseconds since the trace began.
 pub(super) struct Chrome<W> {
     out: W,
     written: u64,
@@ -23,35 +23,35 @@ impl<W: Write> Chrome<W> {
         Ok(Self { out, written: 0 })
     }
 
-    /// Names a process, and says where among the others it stands.
-    pub(super) fn name_process(&mut self, pid: u32, name: &str, place: i64) -> io::Result<()> {
+    /// Names a process and sets its sort index.
+    pub(super) fn name_process(&mut self, pid: u32, name: &str, sort_index: i64) -> io::Result<()> {
         self.metadata("process_name", Track { pid, task: 0 }, "name", &quoted(name))?;
-        self.metadata("process_sort_index", Track { pid, task: 0 }, "sort_index", &place.to_string())
+        self.metadata("process_sort_index", Track { pid, task: 0 }, "sort_index", &sort_index.to_string())
     }
 
-    /// Names one line of a process.
+    /// Names a track.
     pub(super) fn name_track(&mut self, track: Track, name: &str) -> io::Result<()> {
         self.metadata("thread_name", track, "name", &quoted(name))
     }
 
-    fn metadata(&mut self, what: &str, track: Track, key: &str, value: &str) -> io::Result<()> {
-        self.begin('M', track, what)?;
+    fn metadata(&mut self, kind: &str, track: Track, key: &str, value: &str) -> io::Result<()> {
+        self.begin('M', track, kind)?;
         write!(self.out, ",\"args\":{{\"{key}\":{value}}}}}")
     }
 
-    /// Something that lasted.
+    /// An event with a duration.
     pub(super) fn slice(&mut self, track: Track, name: &str, begin: u64, length: u64) -> io::Result<()> {
         self.begin('X', track, name)?;
         write!(self.out, ",\"ts\":{},\"dur\":{}}}", micros(begin), micros(length))
     }
 
-    /// Something that happened at one moment.
+    /// An event without a duration.
     pub(super) fn instant(&mut self, track: Track, name: &str, at: u64) -> io::Result<()> {
         self.begin('i', track, name)?;
         write!(self.out, ",\"s\":\"t\",\"ts\":{}}}", micros(at))
     }
 
-    /// Numbers from this moment on.
+    /// New values of counters.
     pub(super) fn counter(
         &mut self,
         pid: u32,
@@ -61,8 +61,8 @@ impl<W: Write> Chrome<W> {
     ) -> io::Result<()> {
         self.begin('C', Track { pid, task: 0 }, name)?;
         write!(self.out, ",\"ts\":{},\"args\":{{", micros(at))?;
-        for (place, (name, number)) in numbers.iter().enumerate() {
-            let comma = if place == 0 { "" } else { "," };
+        for (index, (name, number)) in numbers.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
             write!(self.out, "{comma}{}:{number}", quoted(name))?;
         }
         self.out.write_all(b"}}")
@@ -76,11 +76,11 @@ impl<W: Write> Chrome<W> {
         write!(self.out, "{comma}\n{{\"ph\":\"{kind}\",\"pid\":{pid},\"tid\":{task},\"name\":{name}")
     }
 
-    /// Ends the file, with facts about the whole of it.
+    /// Ends the file, with metadata of the whole trace.
     pub(super) fn finish(mut self, facts: &[(&str, &str)]) -> io::Result<W> {
         self.out.write_all(b"\n],\"otherData\":{")?;
-        for (place, (name, fact)) in facts.iter().enumerate() {
-            let comma = if place == 0 { "" } else { "," };
+        for (index, (name, fact)) in facts.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
             write!(self.out, "{comma}{}:{}", quoted(name), quoted(fact))?;
         }
         self.out.write_all(b"}}\n")?;
@@ -93,7 +93,7 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// The format counts microseconds; three digits behind the point keep every nanosecond.
+/// The format counts microseconds; three decimals keep every nanosecond.
 fn micros(ns: u64) -> String {
     format!("{}.{:03}", ns / 1000, ns % 1000)
 }

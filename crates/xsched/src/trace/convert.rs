@@ -1,18 +1,18 @@
-//! From events to slices.
+//! Converts events to slices.
 //!
 //! ```text
-//!   events    Ready      Hold          Run            Idle
+//!   events     Busy       Held        Running          Idle
 //!               │          │             │              │
 //!   task     ───█ running █▒▒▒ held ▒▒▒▒█ running ██████───
 //!                          ▲ preempted
 //! ```
 //!
-//! A queue has a line of its own, drawn the same way: its own work, under the orders of its task. Launches are a number
-//! per queue that grows.
+//! A queue has a track of its own, drawn the same way: its own work, under the orders of its task. Launches are a counter
+//! per queue.
 //!
-//! A task runs unless it was told to hold. What it was doing when the recording began is taken from the service's
-//! status; what it is doing when the recording ends lasts until then. Memory grows with the tasks and queues that live,
-//! not with what they do.
+//! A task with work runs unless it is held. The state at the beginning of the recording is taken from the service's
+//! status; the last state lasts until the end of the recording. Memory grows with the number of tasks and queues, not with
+//! the number of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -22,73 +22,73 @@ use xsched_ipc::protocol::{Event, EventKind, Status, TaskState};
 
 use super::chrome::{Chrome, Track};
 
-/// Tracks of queues have numbers from here on, tasks have their own. Perfetto wants them to fit 32 bits, which the
-/// handles of queues do not.
+/// The first track number of queues; tasks use their task numbers. Perfetto limits track numbers to 32 bits, and the handles
+/// of queues are larger.
 const QUEUE_TRACKS: u64 = 1 << 30;
 
 struct Task {
     pid: u32,
     device: u64,
-    line: Line,
-    /// Those that were heard of, by their handles.
+    activity: Activity,
+    /// The queues seen in events, by their handles.
     queues: BTreeMap<u64, Queue>,
 }
 
 struct Queue {
     track: Track,
-    line: Line,
+    activity: Activity,
     /// Launches since the recording began.
     launches: u64,
 }
 
-/// What a task or a queue does.
-struct Line {
-    ready: bool,
+/// What a task or a queue is doing.
+struct Activity {
+    has_work: bool,
     held: bool,
-    /// Since when it does what it does.
+    /// When the current state began.
     since: u64,
 }
 
-/// What something with work does.
+/// The state of a task or queue that has work.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Doing {
+enum WorkState {
     Running,
     Held,
 }
 
-impl Doing {
-    fn of_task(self) -> &'static str {
+impl WorkState {
+    fn task_slice_name(self) -> &'static str {
         match self {
             Self::Running => "running",
             Self::Held => "held",
         }
     }
 
-    /// Other words than those of tasks, so that a search finds either.
-    fn of_queue(self) -> &'static str {
+    /// Differs from the names of task slices, so that a search in the trace finds either.
+    fn queue_slice_name(self) -> &'static str {
         match self {
-            Self::Running => "runs",
-            Self::Held => "waits",
+            Self::Running => "queue running",
+            Self::Held => "queue held",
         }
     }
 }
 
-impl Line {
-    fn doing(&self) -> Option<Doing> {
-        match (self.ready, self.held) {
-            (true, false) => Some(Doing::Running),
-            (true, true) => Some(Doing::Held),
+impl Activity {
+    fn state(&self) -> Option<WorkState> {
+        match (self.has_work, self.held) {
+            (true, false) => Some(WorkState::Running),
+            (true, true) => Some(WorkState::Held),
             (false, _) => None,
         }
     }
 
-    /// Does something else from now on. Answers what it did until now, and since when. What begins and ends in the
-    /// same moment was decided over before it took effect.
-    fn turn(&mut self, ready: Option<bool>, held: Option<bool>, now: u64) -> Option<(Doing, u64)> {
-        let (before, since) = (self.doing(), self.since);
-        self.ready = ready.unwrap_or(self.ready);
+    /// Changes the state. Returns the previous state and when it began, if it ends now. A state that begins and ends at the same
+    /// time never took effect and is dropped.
+    fn change(&mut self, has_work: Option<bool>, held: Option<bool>, now: u64) -> Option<(WorkState, u64)> {
+        let (before, since) = (self.state(), self.since);
+        self.has_work = has_work.unwrap_or(self.has_work);
         self.held = held.unwrap_or(self.held);
-        if before == self.doing() {
+        if before == self.state() {
             return None;
         }
         self.since = now;
@@ -96,28 +96,28 @@ impl Line {
     }
 }
 
-/// Writes a trace as events come in.
+/// Writes a trace as events arrive.
 pub(crate) struct Converter<W> {
     file: Chrome<W>,
     /// Process of the service: the scheduler's own tracks are under it.
     service: u32,
     version: String,
-    /// The time on the clock of the events that is the trace's zero.
+    /// The time of the events' clock at which the trace begins.
     origin: u64,
-    /// No event counts as earlier than the one before it.
+    /// The latest time so far: an event never counts as earlier than its predecessor.
     latest: u64,
     tasks: BTreeMap<u64, Task>,
-    /// Queues that were given a track so far.
+    /// Number of queues that have a track.
     queue_tracks: u64,
-    named: BTreeSet<u32>,
-    /// Devices whose numbers have changed since they were last written.
-    stale: BTreeSet<u64>,
+    named_processes: BTreeSet<u32>,
+    /// Devices whose counters have changed since they were last written.
+    changed_devices: BTreeSet<u64>,
     events: u64,
     lost: u64,
 }
 
 impl<W: Write> Converter<W> {
-    /// Begins a trace with what the service does at this moment.
+    /// Begins a trace with the status of the service.
     pub(crate) fn new(out: W, status: &Status) -> io::Result<Self> {
         let mut file = Chrome::new(out)?;
         file.name_process(status.pid, "xsched scheduler", -1)?;
@@ -130,74 +130,75 @@ impl<W: Write> Converter<W> {
             latest: status.now_ns,
             tasks: BTreeMap::new(),
             queue_tracks: 0,
-            named: BTreeSet::new(),
-            stale: BTreeSet::new(),
+            named_processes: BTreeSet::new(),
+            changed_devices: BTreeSet::new(),
             events: 0,
             lost: 0,
         };
         for task in &status.tasks {
-            converter.meet(task.task, task.pid, task.device, Some(&task.name))?;
+            converter.ensure_task(task.task, task.pid, task.device, Some(&task.name))?;
             let held = matches!(task.state, TaskState::Held | TaskState::Suspended);
-            converter.turn(task.task, Some(task.state != TaskState::Idle), Some(held))?;
+            converter.change(task.task, Some(task.state != TaskState::Idle), Some(held))?;
         }
         for queue in &status.queues {
             if queue.ready {
-                converter.turn_queue(queue.task, queue.handle, true)?;
-            } else if queue.suspended && converter.tasks.get(&queue.task).is_some_and(|task| !task.line.ready)
+                converter.set_queue_busy(queue.task, queue.handle, true)?;
+            } else if queue.suspended
+                && converter.tasks.get(&queue.task).is_some_and(|task| !task.activity.has_work)
             {
-                // A task without work may have been told to hold all the same.
-                converter.turn(queue.task, None, Some(true))?;
+                // A task without work can be held as well.
+                converter.change(queue.task, None, Some(true))?;
             }
         }
         Ok(converter)
     }
 
-    /// Events so far, and those that were lost.
+    /// The numbers of events written and lost.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.events, self.lost)
     }
 
-    /// Adds what has happened. Events from before the beginning are part of the status already.
+    /// Adds an event. The status already contains events from before the beginning.
     pub(crate) fn event(&mut self, event: &Event) -> io::Result<()> {
         if event.at_ns < self.origin {
             return Ok(());
         }
         self.events += 1;
         if event.at_ns > self.latest {
-            self.settle()?;
+            self.write_device_counters()?;
             self.latest = event.at_ns;
         }
         let scheduler = Track { pid: self.service, task: 0 };
         let at = self.latest - self.origin;
         match &event.kind {
-            EventKind::Decision(took) => self.file.slice(scheduler, "round", at, *took),
+            EventKind::Decision(duration) => self.file.slice(scheduler, "round", at, *duration),
             EventKind::PolicyChanged(name) => self.file.instant(scheduler, &format!("policy {name}"), at),
-            EventKind::TaskAdded(name) => self.meet(event.task, event.pid, event.device, Some(name)),
+            EventKind::TaskAdded(name) => self.ensure_task(event.task, event.pid, event.device, Some(name)),
             EventKind::TaskRemoved => {
-                self.end(event.task)?;
+                self.end_states(event.task)?;
                 self.tasks.remove(&event.task);
                 if !self.tasks.values().any(|task| task.pid == event.pid) {
-                    // The number may be another program's next time.
-                    self.named.remove(&event.pid);
+                    // The kernel may reuse the process ID.
+                    self.named_processes.remove(&event.pid);
                 }
                 Ok(())
             }
-            what => {
-                self.meet(event.task, event.pid, event.device, None)?;
-                match what {
-                    EventKind::Busy => self.turn(event.task, Some(true), None),
-                    EventKind::Idle => self.turn(event.task, Some(false), None),
-                    EventKind::Running => self.turn(event.task, None, Some(false)),
-                    EventKind::QueueBusy(queue) => self.turn_queue(event.task, *queue, true),
-                    EventKind::QueueIdle(queue) => self.turn_queue(event.task, *queue, false),
-                    EventKind::Launched { queue, count } => self.launched(event.task, *queue, *count),
-                    _ => self.turn(event.task, None, Some(true)),
+            kind => {
+                self.ensure_task(event.task, event.pid, event.device, None)?;
+                match kind {
+                    EventKind::Busy => self.change(event.task, Some(true), None),
+                    EventKind::Idle => self.change(event.task, Some(false), None),
+                    EventKind::Running => self.change(event.task, None, Some(false)),
+                    EventKind::QueueBusy(queue) => self.set_queue_busy(event.task, *queue, true),
+                    EventKind::QueueIdle(queue) => self.set_queue_busy(event.task, *queue, false),
+                    EventKind::Launched { queue, count } => self.add_launches(event.task, *queue, *count),
+                    _ => self.change(event.task, None, Some(true)),
                 }
             }
         }
     }
 
-    /// Some events are missing here. What tasks do from now on is not known until they are heard of again.
+    /// Records that events are missing. The states of all tasks are unknown until their next events.
     pub(crate) fn lost(&mut self, events: u64) -> io::Result<()> {
         if events == 0 {
             return Ok(());
@@ -205,7 +206,7 @@ impl<W: Write> Converter<W> {
         self.lost += events;
         let tasks: Vec<u64> = self.tasks.keys().copied().collect();
         for task in tasks {
-            self.end(task)?;
+            self.end_states(task)?;
         }
         let at = self.latest - self.origin;
         let track = Track { pid: self.service, task: 0 };
@@ -214,85 +215,85 @@ impl<W: Write> Converter<W> {
 
     /// Ends the trace at this time.
     pub(crate) fn finish(mut self, now_ns: u64) -> io::Result<W> {
-        self.settle()?;
+        self.write_device_counters()?;
         self.latest = self.latest.max(now_ns);
         let tasks: Vec<u64> = self.tasks.keys().copied().collect();
         for task in tasks {
-            self.end(task)?;
+            self.end_states(task)?;
         }
-        self.settle()?;
+        self.write_device_counters()?;
         let (events, lost) = (self.events.to_string(), self.lost.to_string());
         self.file.finish(&[("xsched", &self.version), ("events", &events), ("events lost", &lost)])
     }
 
-    /// Makes sure that a task is known, and named as well as can be.
-    fn meet(&mut self, task: u64, pid: u32, device: u64, name: Option<&str>) -> io::Result<()> {
+    /// Adds the task if it is new, and names its process.
+    fn ensure_task(&mut self, task: u64, pid: u32, device: u64, name: Option<&str>) -> io::Result<()> {
         let name = name.filter(|name| !name.is_empty());
-        if name.is_some() || !self.named.contains(&pid) {
-            self.named.insert(pid);
+        if name.is_some() || !self.named_processes.contains(&pid) {
+            self.named_processes.insert(pid);
             let name = name.map_or_else(|| format!("process {pid}"), str::to_owned);
             self.file.name_process(pid, &name, 0)?;
         }
         if !self.tasks.contains_key(&task) {
-            let line = Line { ready: false, held: false, since: self.latest };
-            self.tasks.insert(task, Task { pid, device, line, queues: BTreeMap::new() });
+            let activity = Activity { has_work: false, held: false, since: self.latest };
+            self.tasks.insert(task, Task { pid, device, activity, queues: BTreeMap::new() });
             let name = format!("task {task} on {}", DeviceId(device));
             self.file.name_track(Track { pid, task }, &name)?;
         }
         Ok(())
     }
 
-    /// A queue of a task that is known, named if it was not before.
+    /// A queue of a known task; a new queue gets a named track.
     fn queue(&mut self, number: u64, handle: u64) -> io::Result<Option<&mut Queue>> {
         let Some(task) = self.tasks.get_mut(&number) else { return Ok(None) };
         if !task.queues.contains_key(&handle) {
             let track = Track { pid: task.pid, task: QUEUE_TRACKS + self.queue_tracks };
             self.queue_tracks += 1;
-            let line = Line { ready: false, held: task.line.held, since: self.latest };
-            task.queues.insert(handle, Queue { track, line, launches: 0 });
+            let activity = Activity { has_work: false, held: task.activity.held, since: self.latest };
+            task.queues.insert(handle, Queue { track, activity, launches: 0 });
             self.file.name_track(track, &format!("queue {handle:#x} of task {number}"))?;
         }
         Ok(task.queues.get_mut(&handle))
     }
 
-    /// A task does something else from now on, and if it is held or let go so do its queues.
-    fn turn(&mut self, number: u64, ready: Option<bool>, held: Option<bool>) -> io::Result<()> {
+    /// Changes the state of a task, and with `held` also that of its queues.
+    fn change(&mut self, number: u64, has_work: Option<bool>, held: Option<bool>) -> io::Result<()> {
         let (now, origin) = (self.latest, self.origin);
         let Some(task) = self.tasks.get_mut(&number) else { return Ok(()) };
-        let before = task.line.doing();
-        let done = task.line.turn(ready, held, now);
-        let after = task.line.doing();
+        let before = task.activity.state();
+        let ended = task.activity.change(has_work, held, now);
+        let after = task.activity.state();
         if before != after {
-            self.stale.insert(task.device);
+            self.changed_devices.insert(task.device);
         }
-        if let Some((what, since)) = done {
+        if let Some((state, since)) = ended {
             let track = Track { pid: task.pid, task: number };
-            self.file.slice(track, what.of_task(), since - origin, now - since)?;
-            if (what, after) == (Doing::Running, Some(Doing::Held)) {
+            self.file.slice(track, state.task_slice_name(), since - origin, now - since)?;
+            if (state, after) == (WorkState::Running, Some(WorkState::Held)) {
                 self.file.instant(track, "preempted", now - origin)?;
             }
         }
         for queue in task.queues.values_mut().filter(|_| held.is_some()) {
-            if let Some((what, since)) = queue.line.turn(None, held, now) {
-                self.file.slice(queue.track, what.of_queue(), since - origin, now - since)?;
+            if let Some((state, since)) = queue.activity.change(None, held, now) {
+                self.file.slice(queue.track, state.queue_slice_name(), since - origin, now - since)?;
             }
         }
         Ok(())
     }
 
-    /// A queue has work from now on, or has none.
-    fn turn_queue(&mut self, task: u64, handle: u64, ready: bool) -> io::Result<()> {
+    /// Marks a queue busy or idle.
+    fn set_queue_busy(&mut self, task: u64, handle: u64, busy: bool) -> io::Result<()> {
         let (now, origin) = (self.latest, self.origin);
         let Some(queue) = self.queue(task, handle)? else { return Ok(()) };
         let track = queue.track;
-        if let Some((what, since)) = queue.line.turn(Some(ready), None, now) {
-            self.file.slice(track, what.of_queue(), since - origin, now - since)?;
+        if let Some((state, since)) = queue.activity.change(Some(busy), None, now) {
+            self.file.slice(track, state.queue_slice_name(), since - origin, now - since)?;
         }
         Ok(())
     }
 
-    /// A queue was seen to have launched so many more.
-    fn launched(&mut self, task: u64, handle: u64, count: u64) -> io::Result<()> {
+    /// Adds to the launches of a queue.
+    fn add_launches(&mut self, task: u64, handle: u64, count: u64) -> io::Result<()> {
         let at = self.latest - self.origin;
         let Some(queue) = self.queue(task, handle)? else { return Ok(()) };
         queue.launches = queue.launches.saturating_add(count);
@@ -301,27 +302,27 @@ impl<W: Write> Converter<W> {
         self.file.counter(pid, &name, at, &[("launches", launches)])
     }
 
-    /// Nothing is known of a task and its queues from now on.
-    fn end(&mut self, number: u64) -> io::Result<()> {
+    /// Ends the states of a task and its queues.
+    fn end_states(&mut self, number: u64) -> io::Result<()> {
         let queues: Option<Vec<u64>> =
             self.tasks.get(&number).map(|task| task.queues.keys().copied().collect());
         for queue in queues.unwrap_or_default() {
-            self.turn_queue(number, queue, false)?;
+            self.set_queue_busy(number, queue, false)?;
         }
-        self.turn(number, Some(false), None)
+        self.change(number, Some(false), None)
     }
 
-    /// Writes the numbers of the devices as they are after all that happened at one moment.
-    fn settle(&mut self) -> io::Result<()> {
-        for device in std::mem::take(&mut self.stale) {
-            let count = |what| {
-                let here = self
+    /// Writes the counters of changed devices, after all events of one time.
+    fn write_device_counters(&mut self) -> io::Result<()> {
+        for device in std::mem::take(&mut self.changed_devices) {
+            let count = |state| {
+                let tasks = self
                     .tasks
                     .values()
-                    .filter(|task| task.device == device && task.line.doing() == Some(what));
-                here.count() as u64
+                    .filter(|task| task.device == device && task.activity.state() == Some(state));
+                tasks.count() as u64
             };
-            let numbers = [("running", count(Doing::Running)), ("held", count(Doing::Held))];
+            let numbers = [("running", count(WorkState::Running)), ("held", count(WorkState::Held))];
             let name = format!("tasks on {}", DeviceId(device));
             self.file.counter(self.service, &name, self.latest - self.origin, &numbers)?;
         }

@@ -1,7 +1,7 @@
-//! Recording what the scheduler does: from its events to a file that Perfetto opens.
+//! Converts the scheduler's events to a trace file for Perfetto.
 //!
-//! * [`convert`]: events in, slices and counters out. Knows no clock and no socket.
-//! * [`chrome`]: the file's format.
+//! * [`convert`]: events in, slices and counters out. Uses no clock and no socket.
+//! * [`chrome`]: the file format.
 
 mod chrome;
 mod convert;

@@ -1,4 +1,4 @@
-//! How long each request took: a column of dots per scene and latency, all scenes above one axis.
+//! The latency of each request: a column of dots per scene and latency, all scenes above one axis.
 
 use std::fmt::Write as _;
 
@@ -10,30 +10,30 @@ const WIDTH: f64 = 1000.0;
 const ROW: f64 = 92.0;
 /// Where the dots are centred, leaving room for labels above.
 const MIDDLE: f64 = 55.0;
-/// Height the dots may take.
-const SWARM: f64 = 64.0;
+/// Height available for the dots.
+const DOTS_HEIGHT: f64 = 64.0;
 /// Distance of dots in a column that is not crowded, and width of a column.
 const DOT: f64 = 5.0;
-/// Most dots in a row; where there are more requests than that, a dot stands for several.
-const MOST_DOTS: usize = 8000;
-/// Most latencies of a scene that the page carries for the pointer's read-out.
-const MOST_LATENCIES: usize = 4000;
-/// Slowest over quickest request from which a linear axis would hide the quick ones.
-const WIDE: f64 = 12.0;
+/// Limit on the dots of a scene; with more requests, a dot represents several.
+const MAX_DOTS: usize = 8000;
+/// Limit on the latencies of a scene in the page, for the values at the pointer.
+const MAX_LATENCIES: usize = 4000;
+/// Ratio of the longest to the shortest latency above which the axis is logarithmic.
+const LOGARITHMIC_RATIO: f64 = 12.0;
 
-/// The picture with its axis and read-out.
+/// The chart with its axis and the data for the pointer.
 pub(super) fn figure(results: &Results) -> String {
     let Some(scale) = Scale::for_all(&results.scenes) else {
-        return "<p class=\"empty\">No foreground request finished, so there is no latency to show.</p>"
+        return "<p class=\"empty\">No foreground request completed, so there is no latency to show.</p>"
             .to_owned();
     };
     let mut out = String::from("<div class=\"latency plot\" id=\"latency\">\n");
     let alone = results.scene(SceneName::Alone).and_then(Scene::latencies);
     let mut per_dot = 1;
     for scene in &results.scenes {
-        let swarm = Swarm::of(&scene.sorted_latencies(), &scale);
-        per_dot = per_dot.max(swarm.requests_per_dot);
-        out.push_str(&row(scene, &swarm, &scale, alone));
+        let dots = Dots::of(&scene.sorted_latencies(), &scale);
+        per_dot = per_dot.max(dots.requests_per_dot);
+        out.push_str(&row(scene, &dots, &scale, alone));
     }
     out.push_str("<div class=\"axis\">");
     for tick in scale.ticks() {
@@ -45,18 +45,18 @@ pub(super) fn figure(results: &Results) -> String {
     let dot = if per_dot == 1 {
         "Every dot is one request".to_owned()
     } else {
-        format!("A dot stands for up to {per_dot} requests")
+        format!("A dot represents up to {per_dot} requests")
     };
     let axis = if scale.log { ", on a logarithmic axis" } else { "" };
     let _ = write!(
         out,
-        "<p class=\"caption\">{dot}; further left is quicker{axis}. The dashed line is the p99 of the foreground alone: \
-         a scheduler that protects it puts its dots there, beside any background.</p>"
+        "<p class=\"caption\">{dot}; further left is faster{axis}. The dashed line is the p99 of the foreground alone: \
+         if the foreground is protected, its dots are there, whatever the background does.</p>"
     );
     out
 }
 
-fn row(scene: &Scene, swarm: &Swarm, scale: &Scale, alone: Option<Latencies>) -> String {
+fn row(scene: &Scene, dots: &Dots, scale: &Scale, alone: Option<Latencies>) -> String {
     let name = scene.name.as_str();
     let mut out = format!(
         "<div class=\"row {name}\"><div class=\"gutter\">{name}</div><div class=\"view\">\
@@ -74,7 +74,7 @@ fn row(scene: &Scene, swarm: &Swarm, scale: &Scale, alone: Option<Latencies>) ->
         line("mark", l.p50, 8.0);
         line("mark", l.p99, 8.0);
     }
-    let _ = write!(out, "<path class=\"dots\" d=\"{}\"/></svg>", swarm.path);
+    let _ = write!(out, "<path class=\"dots\" d=\"{}\"/></svg>", dots.path);
     if let Some(l) = scene.latencies() {
         for (class, us) in [("p50", l.p50), ("p99", l.p99)] {
             let at = scale.percent(us);
@@ -90,23 +90,23 @@ fn row(scene: &Scene, swarm: &Swarm, scale: &Scale, alone: Option<Latencies>) ->
 }
 
 /// The dots of one scene, as one path of points.
-struct Swarm {
+struct Dots {
     path: String,
     requests_per_dot: usize,
 }
 
-impl Swarm {
+impl Dots {
     fn of(sorted: &[f64], scale: &Scale) -> Self {
-        let requests_per_dot = sorted.len().div_ceil(MOST_DOTS).max(1);
+        let requests_per_dot = sorted.len().div_ceil(MAX_DOTS).max(1);
         let dots: Vec<f64> =
             sorted.iter().step_by(requests_per_dot).map(|us| scale.percent(*us) * 10.0).collect();
         let same_column = |a: &f64, b: &f64| (a / DOT).floor() >= (b / DOT).floor();
         let fullest = dots.chunk_by(same_column).map(<[f64]>::len).max().unwrap_or(1);
-        let spacing = (SWARM / fullest as f64).min(DOT);
+        let spacing = (DOTS_HEIGHT / fullest as f64).min(DOT);
         let mut path = String::new();
         for column in dots.chunk_by(same_column) {
             let top = MIDDLE - (column.len() - 1) as f64 * spacing / 2.0;
-            // A dot sits where its latency is, not at its column's middle: columns should not look like a grid.
+            // A dot is drawn at its latency, not at the middle of its column: columns should not look like a grid.
             for (i, x) in column.iter().enumerate() {
                 let _ = write!(path, "M{x:.1} {:.1}h0", top + i as f64 * spacing);
             }
@@ -115,7 +115,7 @@ impl Swarm {
     }
 }
 
-/// From latencies to positions.
+/// Maps latencies to positions.
 struct Scale {
     low: f64,
     high: f64,
@@ -123,13 +123,13 @@ struct Scale {
 }
 
 impl Scale {
-    /// One scale for all scenes; `None` if no request finished.
+    /// One scale for all scenes; none if no request completed.
     fn for_all(scenes: &[Scene]) -> Option<Self> {
         let all = || scenes.iter().filter_map(Scene::latencies);
         let min = all().map(|l| l.min).min_by(f64::total_cmp)?;
         let max = all().map(|l| l.max).max_by(f64::total_cmp)?.max(1.0);
-        let log = min > 0.0 && max / min > WIDE;
-        // The room at the right is for the label of a p99 that is also the slowest.
+        let log = min > 0.0 && max / min > LOGARITHMIC_RATIO;
+        // The margin at the right is for the label of a p99 that is also the maximum.
         Some(if log {
             Self { low: min / 1.5, high: max * (max / min).powf(0.25), log }
         } else {
@@ -159,7 +159,7 @@ impl Scale {
     }
 }
 
-/// A tick's text: as short as its number allows.
+/// The label of a tick.
 fn label(us: f64) -> String {
     let (value, unit) = if us < 1e3 {
         (us, "µs")
@@ -171,16 +171,16 @@ fn label(us: f64) -> String {
     if us == 0.0 { "0".to_owned() } else { format!("{value}\u{a0}{unit}") }
 }
 
-/// What the pointer's read-out needs: the axis and sorted latencies, in whole microseconds.
+/// The data for the values at the pointer: the axis and sorted latencies, in whole microseconds.
 fn data(scenes: &[Scene], scale: &Scale) -> String {
     let mut out =
         format!("{{\"low\":{:.3},\"high\":{:.3},\"log\":{},\"scenes\":[", scale.low, scale.high, scale.log);
     for (i, scene) in scenes.iter().enumerate() {
         let sorted = scene.sorted_latencies();
-        let every = sorted.len().div_ceil(MOST_LATENCIES).max(1);
-        let kept: Vec<String> = sorted.iter().step_by(every).map(|us| format!("{us:.0}")).collect();
+        let every = sorted.len().div_ceil(MAX_LATENCIES).max(1);
+        let sampled: Vec<String> = sorted.iter().step_by(every).map(|us| format!("{us:.0}")).collect();
         let comma = if i > 0 { "," } else { "" };
-        let _ = write!(out, "{comma}[\"{}\",[{}]]", scene.name.as_str(), kept.join(","));
+        let _ = write!(out, "{comma}[\"{}\",[{}]]", scene.name.as_str(), sampled.join(","));
     }
     out.push_str("]}");
     out
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_axis_is_linear_until_that_hides_something() {
+    fn axis_is_logarithmic_for_a_wide_range() {
         let near = Scale::for_all(&sample::of_constant_latency(10.0, 30.0, 11.0, 0.8).scenes).unwrap();
         assert!(!near.log);
         assert!(near.percent(0.0) < 1e-9);
@@ -203,12 +203,12 @@ mod tests {
     }
 
     #[test]
-    fn a_crowded_column_keeps_its_height() {
+    fn crowded_column_keeps_its_height() {
         let scale = Scale { low: 0.0, high: 100.0, log: false };
-        assert_eq!(Swarm::of(&[50.0, 50.0], &scale).path, "M500.0 52.5h0M500.0 57.5h0");
-        let crowded = Swarm::of(&vec![50.0; 3 * MOST_DOTS], &scale);
+        assert_eq!(Dots::of(&[50.0, 50.0], &scale).path, "M500.0 52.5h0M500.0 57.5h0");
+        let crowded = Dots::of(&vec![50.0; 3 * MAX_DOTS], &scale);
         assert_eq!(crowded.requests_per_dot, 3);
-        assert_eq!(crowded.path.matches('M').count(), MOST_DOTS);
+        assert_eq!(crowded.path.matches('M').count(), MAX_DOTS);
         assert!(crowded.path.ends_with(" 87.0h0"), "the last dot is at the bottom of the row");
     }
 }

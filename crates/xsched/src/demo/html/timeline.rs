@@ -1,32 +1,32 @@
-//! Who had the device: the same stretch of time, natively and with XSched.
+//! Which task had the device: the same time span, natively and with XSched.
 //!
 //! ```text
 //!   ●────────27.3 ms───────┐     a request, from its arrival to its end
 //!    ▄▄▄   ▄▄▄   ▄▄▄   ▄▄▄       foreground
 //! ▄▄▄   ▄▄▄   ▄▄▄   ▄▄▄   ▄▄▄▄   background
 //! ```
-//! The SVG is as wide as all the time the page carries, in microseconds, and shows a part of it through its view box; moving
-//! that is all the script does. Labels lie above it and are placed by the same two numbers, as CSS variables.
+//! The SVG is as wide as the time span that the page contains, in microseconds, and shows a part of it through its view box, which
+//! the script moves. Labels are drawn above it and positioned by the same two numbers, as CSS variables.
 
 use std::fmt::Write as _;
 
 use super::super::report::{Owner, Request, Results, Scene, SceneName, Span, Workload, units::duration};
 
-/// Foreground periods to show at first: a few requests, still wide enough to see commands.
+/// Foreground periods in the initial view: a few requests, wide enough to see commands.
 const PERIODS_SHOWN: f64 = 3.2;
-/// How much more than that the page carries.
-const CARRIED: f64 = 4.0;
-/// Requests that must end within the first view, so that there is something to compare.
+/// The time span in the page, as a multiple of the initial view.
+const SPAN_PER_VIEW: f64 = 4.0;
+/// Requests that must complete within the initial view, so that they can be compared.
 const REQUESTS_SHOWN: usize = 2;
-/// Most stretches per scene; more are joined.
-const MOST_BLOCKS: usize = 6000;
+/// Limit on the blocks per scene; with more, short blocks are joined.
+const MAX_BLOCKS: usize = 6000;
 
 /// Height of a row of brackets; all heights are also CSS pixels.
 const BRACKETS: f64 = 26.0;
-/// Height of a lane, and of the gap between the two, where hand-overs are drawn.
+/// Height of a lane, and of the gap between the lanes, where context switches are drawn.
 const LANE: f64 = 28.0;
 const GAP: f64 = 6.0;
-/// Part of the view a bracket's label takes on a narrow screen.
+/// Width of a bracket's label on a narrow screen, as a part of the view.
 const LABEL: f64 = 0.13;
 
 /// Both timelines above one axis.
@@ -34,47 +34,49 @@ pub(super) fn figure(results: &Results) -> String {
     let shown: Vec<&Scene> =
         [SceneName::Native, SceneName::XSched].iter().filter_map(|name| results.scene(*name)).collect();
     if shown.iter().all(|scene| scene.foreground.is_empty() && scene.timeline.is_empty()) {
-        return "<p class=\"empty\">Nothing ran beside the background, so there is no timeline to show.</p>"
-            .to_owned();
+        return "<p class=\"empty\">Neither scene has a request or a timeline to show.</p>".to_owned();
     }
     let frame = Frame::choose(&results.workload, &shown);
     let mut out = format!(
         "<div class=\"timeline plot\" id=\"timeline\" style=\"--from:0;--span:{:.0}\" data-whole=\"{:.0}\">\n",
         frame.view, frame.whole
     );
-    let mut finest = 0.0_f64;
+    let mut coarsest = 0.0_f64;
     for scene in &shown {
         let (track, resolution) = track(scene, &frame);
         out.push_str(&track);
-        finest = finest.max(resolution);
+        coarsest = coarsest.max(resolution);
     }
     out.push_str("<div class=\"axis\">");
     for tick in ticks(frame.view) {
         let _ = write!(out, "<span style=\"--t:{tick}\">{}</span>", tick_label(tick));
     }
     out.push_str("</div></div>\n");
-    let bracket = "A bracket runs from a request’s arrival (●) to its end";
+    let bracket = "A bracket extends from the arrival of a request (●) to its completion";
     let (choice, whole) = (frame.choice, duration(frame.whole));
     let _ = if shown.iter().all(|scene| scene.timeline.is_empty()) {
-        write!(out, "<p class=\"caption\">{bracket}.</p><p class=\"caption small\">{choice}; {whole} in all.")
+        write!(
+            out,
+            "<p class=\"caption\">{bracket}.</p><p class=\"caption small\">{choice}; {whole} in total."
+        )
     } else {
         write!(
             out,
-            "<p class=\"caption\">In each lane, colour is where the foreground had the device and grey where the background \
-             had it. {bracket}, and grey beneath it is time that request spent waiting.</p>\
-             <p class=\"caption small\">{choice}; {whole} in all. Pieces shorter than {} are drawn joined.",
-            duration(finest),
+            "<p class=\"caption\">In each lane, colour is time in which the foreground had the device and grey time in which the background \
+             had it. {bracket}; grey below it is time that the request waited.</p>\
+             <p class=\"caption small\">{choice}; {whole} in total. Blocks shorter than {} are joined.",
+            duration(coarsest),
         )
     };
-    let handed_over = |scene: &&Scene| scene.timeline.iter().any(|span| span.task == Owner::Switch);
-    if shown.iter().any(handed_over) {
-        out.push_str(" A mark between the lanes is the device being handed over.");
+    let has_switches = |scene: &&Scene| scene.timeline.iter().any(|span| span.task == Owner::Switch);
+    if shown.iter().any(has_switches) {
+        out.push_str(" A mark between the lanes is a context switch.");
     }
     out.push_str("</p>");
     out
 }
 
-/// Round numbers from 0 to `end`, some seven of them, without one whose label would hang over the end.
+/// About seven round numbers from 0 to `end`, except one whose label would exceed the end.
 pub(super) fn ticks(end: f64) -> Vec<f64> {
     let rough = end / 7.0;
     let magnitude = 10_f64.powf(rough.log10().floor());
@@ -86,15 +88,15 @@ fn tick_label(us: f64) -> String {
     if us == 0.0 { "0".to_owned() } else { format!("{}\u{a0}ms", us / 1e3) }
 }
 
-/// The stretch of time that is shown, the same in both scenes; in microseconds.
+/// The time span that is shown, the same in both scenes, in microseconds.
 struct Frame {
-    /// Where it starts, in the time of the scenes.
+    /// Its start, in the time of the scenes.
     start: f64,
-    /// How much of it is seen at first.
+    /// The length of the initial view.
     view: f64,
-    /// How much of it the page carries.
+    /// The length of the span in the page.
     whole: f64,
-    /// Why it starts there, for the reader.
+    /// Why it starts there, for the caption.
     choice: &'static str,
 }
 
@@ -102,32 +104,32 @@ impl Frame {
     fn choose(workload: &Workload, scenes: &[&Scene]) -> Self {
         let view = PERIODS_SHOWN * workload.request_us / workload.load;
         let view = if view.is_finite() && view > 0.0 { view } else { 160_000.0 };
-        // Some time before the first arrival, to see what was there before.
+        // Begins somewhat before the first arrival, to show the device before it.
         let before = |request: &Request| (request.arrived_us - 0.06 * view).max(0.0);
         let candidates = || scenes.iter().flat_map(|scene| scene.foreground.iter().map(before));
-        let good = |start: &f64| {
+        let is_comparable = |start: &f64| {
             scenes.iter().all(|scene| {
                 let inside = |r: &&Request| r.arrived_us >= *start && r.done_us <= *start + view * 0.97;
                 scene.foreground.iter().filter(inside).take(REQUESTS_SHOWN).count() == REQUESTS_SHOWN
             })
         };
-        // Bounded, so that a long demo in which no stretch is good does not take long to draw.
-        let (start, choice) = match candidates().take(200).find(good) {
-            Some(start) => (start, "The first stretch in which both scenes finish two requests"),
+        // Bounded, so that a long demo without a comparable span is drawn quickly.
+        let (start, choice) = match candidates().take(200).find(is_comparable) {
+            Some(start) => (start, "The first time span in which both scenes complete two requests"),
             None => (candidates().next().unwrap_or(0.0), "The beginning of the run"),
         };
         let ends = scenes.iter().flat_map(|scene| scene.foreground.iter().map(|r| r.done_us));
         let end = ends.max_by(f64::total_cmp).unwrap_or(0.0);
-        Self { start, view, whole: (end - start).min(view * CARRIED).max(view), choice }
+        Self { start, view, whole: (end - start).min(view * SPAN_PER_VIEW).max(view), choice }
     }
 
-    /// A time of the scene as a position on the page, kept to what it carries.
-    fn place(&self, us: f64) -> f64 {
+    /// A time of the scene as a position in the page, clamped to its span.
+    fn position(&self, us: f64) -> f64 {
         (us - self.start).clamp(0.0, self.whole)
     }
 }
 
-/// One scene, and the length below which its pieces are joined.
+/// One scene, and the length below which its blocks are joined.
 fn track(scene: &Scene, frame: &Frame) -> (String, f64) {
     let name = scene.name.as_str();
     let brackets = Bracket::stack(&scene.foreground, frame);
@@ -142,7 +144,7 @@ fn track(scene: &Scene, frame: &Frame) -> (String, f64) {
          <div class=\"gutter\"><span style=\"top:{lanes_top}px\">foreground</span>\
          <span style=\"top:{below_top}px\">background</span></div><div class=\"view\">\
          <svg viewBox=\"0 0 {:.0} {height}\" preserveAspectRatio=\"none\" role=\"img\" \
-         aria-label=\"who had the device when, {name}\">",
+         aria-label=\"which task had the device when, {name}\">",
         scene.name.meaning(),
         frame.view,
     );
@@ -160,9 +162,9 @@ fn track(scene: &Scene, frame: &Frame) -> (String, f64) {
         ("fore", Owner::Foreground, lanes_top, LANE),
         ("switch", Owner::Switch, lanes_top + LANE, GAP),
     ] {
-        let own = || blocks.iter().filter(|b| b.owner == owner);
-        path(class, own().map(|b| rectangle(b.from, b.to, top, tall)).collect());
-        path("seam", own().filter(|b| b.seam).map(|b| vertical(b.from, top, tall)).collect());
+        let of_owner = || blocks.iter().filter(|b| b.owner == owner);
+        path(class, of_owner().map(|b| rectangle(b.from, b.to, top, tall)).collect());
+        path("seam", of_owner().filter(|b| b.seam).map(|b| vertical(b.from, top, tall)).collect());
     }
     path("bracket", brackets.iter().map(Bracket::path).collect());
     path("arrival", brackets.iter().map(Bracket::arrival).collect());
@@ -170,7 +172,7 @@ fn track(scene: &Scene, frame: &Frame) -> (String, f64) {
     if blocks.is_empty() {
         let _ = write!(
             out,
-            "<p class=\"unknown\" style=\"top:{lanes_top}px\">this device does not tell who had it when</p>"
+            "<p class=\"unknown\" style=\"top:{lanes_top}px\">this device does not report which task had it when</p>"
         );
     }
     for b in &brackets {
@@ -209,10 +211,10 @@ impl Bracket {
         let mut taken_until: Vec<f64> = Vec::new();
         let mut out = Vec::new();
         for request in inside {
-            let (from, to) = (frame.place(request.arrived_us), frame.place(request.done_us));
+            let (from, to) = (frame.position(request.arrived_us), frame.position(request.done_us));
             let label = (LABEL * frame.view - (to - from)).max(0.0) / 2.0;
             let free = taken_until.iter().position(|until| *until <= from - label);
-            // More rows would be a wall nobody reads; what does not fit is left out.
+            // More rows would be unreadable: requests that do not fit are left out.
             let row = match free {
                 Some(row) => row,
                 None if taken_until.len() < 5 => {
@@ -231,7 +233,7 @@ impl Bracket {
         self.row as f64 * BRACKETS
     }
 
-    /// Where its line is: below its label.
+    /// The position of its line, below its label.
     fn line(&self) -> f64 {
         self.top() + 20.0
     }
@@ -245,17 +247,17 @@ impl Bracket {
     }
 }
 
-/// A stretch as it is drawn.
+/// A part of the timeline as drawn.
 struct Block {
     owner: Owner,
     from: f64,
     to: f64,
-    /// Follows its predecessor without a gap and is long enough for a line between them.
+    /// Whether it follows its predecessor without a gap and is long enough for a line between them.
     seam: bool,
 }
 
 impl Block {
-    /// The stretches within `frame`, and the length below which they were joined to keep their number bounded.
+    /// The blocks within `frame`, and the length below which they were joined to limit their number.
     fn all(timeline: &[Span], frame: &Frame) -> (Vec<Self>, f64) {
         let end = frame.start + frame.whole;
         let mut spans: Vec<&Span> =
@@ -264,7 +266,7 @@ impl Block {
         let mut resolution = frame.view / 8000.0;
         loop {
             let blocks = Self::join(&spans, frame, resolution);
-            if blocks.len() <= MOST_BLOCKS {
+            if blocks.len() <= MAX_BLOCKS {
                 return (blocks, resolution);
             }
             resolution *= 2.0;
@@ -275,7 +277,7 @@ impl Block {
         let mut blocks: Vec<Self> = Vec::new();
         let mut latest = [None::<usize>; 3];
         for span in spans {
-            let (from, to) = (frame.place(span.start_us), frame.place(span.end_us));
+            let (from, to) = (frame.position(span.start_us), frame.position(span.end_us));
             let last = &mut latest[span.task as usize];
             let previous = last.map(|i| &mut blocks[i]);
             let touches = |b: &Block| from - b.to <= resolution;
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_view_holds_requests_of_both_scenes() {
+    fn view_contains_requests_of_both_scenes() {
         let results = sample::realistic();
         let scenes: Vec<&Scene> = results.scenes[1..].iter().collect();
         let frame = Frame::choose(&results.workload, &scenes);
@@ -318,21 +320,21 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_overlap_get_rows_of_their_own() {
+    fn overlapping_requests_are_in_separate_rows() {
         let requests = [request(2000.0, 6000.0), request(3000.0, 7000.0), request(12_000.0, 16_000.0)];
         let rows: Vec<usize> = Bracket::stack(&requests, &FRAME).iter().map(|b| b.row).collect();
         assert_eq!(rows, [0, 1, 0]);
     }
 
     #[test]
-    fn a_workload_without_load_still_has_a_view() {
+    fn workload_without_load_has_a_view() {
         let mut workload = sample::empty().workload;
         workload.load = 0.0;
         assert!(Frame::choose(&workload, &[]).view > 0.0);
     }
 
     #[test]
-    fn short_pieces_are_joined_and_long_ones_keep_their_seam() {
+    fn short_blocks_are_joined_and_long_ones_keep_their_seam() {
         let span = |start_us, end_us| Span { task: Owner::Background, start_us, end_us };
         let spans = [span(1000.0, 1000.5), span(1000.5, 1001.0), span(3000.0, 5000.0), span(5000.0, 7000.0)];
         let (blocks, resolution) = Block::all(&spans, &FRAME);

@@ -1,6 +1,6 @@
-//! The result as JSON, for programs.
+//! The results as JSON.
 //!
-//! One object. Times are in microseconds, shares from 0 to 1; what could not be measured is `null`.
+//! One object. Times are in microseconds, utilizations from 0 to 1; a value that was not measured is `null`.
 //! ```json
 //! {
 //!   "device": "NVIDIA H200", "device_note": "", "level": 3,
@@ -10,7 +10,7 @@
 //!     "name": "alone" | "native" | "xsched",
 //!     "ratio_p99": p99 as a multiple of the p99 alone,
 //!     "foreground": {"n", "min_us", "p50_us", "p99_us", "max_us", "utilization"},
-//!     "background": {"utilization", "of_rest": utilization of what the foreground leaves}
+//!     "background": {"utilization", "of_rest": utilization as a part of the time that the foreground leaves}
 //!   }],
 //!   "verdict": one sentence
 //! }
@@ -88,7 +88,7 @@ fn describe(results: &Results, scene: &Scene) -> SceneDocument {
     }
 }
 
-/// Digits beyond what any clock here resolves are noise of the arithmetic.
+/// Rounds to the resolution of the clock.
 fn to_nanoseconds(us: f64) -> f64 {
     (us * 1e3).round() / 1e3
 }
@@ -104,7 +104,7 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn the_keys_programs_rely_on_are_there() {
+    fn json_has_the_documented_keys() {
         let text = json(&sample::realistic()).unwrap();
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["device"], "NVIDIA H200");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_null() {
+    fn missing_values_are_null() {
         let value: Value = serde_json::from_str(&json(&sample::empty()).unwrap()).unwrap();
         assert_eq!(value["scenes"][1]["foreground"]["n"], 0);
         assert!(value["scenes"][1]["foreground"]["p99_us"].is_null());

@@ -1,4 +1,4 @@
-//! Made-up results for tests.
+//! Synthetic results for tests.
 
 use super::{Owner, Request, Results, Scene, SceneName, Span, Version, Workload};
 
@@ -7,13 +7,13 @@ const PERIOD_US: f64 = 50_000.0;
 const WORK_US: f64 = 10_000.0;
 const COMMAND_US: f64 = 2_000.0;
 
-/// Results as they might be on a GPU with timeslices of 2 ms.
+/// Plausible results of a GPU with time slices of 2 ms.
 pub(crate) fn realistic() -> Results {
     let scenes = vec![simulate(SceneName::Alone), simulate(SceneName::Native), simulate(SceneName::XSched)];
     Results { scenes, ..empty() }
 }
 
-/// Three scenes, each with one latency only, and the shares of a foreground at 20 %.
+/// Three scenes, each with a single latency, and the utilization of a foreground at 20 % load.
 pub(crate) fn of_constant_latency(
     alone_us: f64,
     native_us: f64,
@@ -32,11 +32,11 @@ pub(crate) fn of_constant_latency(
     results
 }
 
-/// A demo in which nothing ran.
+/// Results without requests.
 pub(crate) fn empty() -> Results {
     Results {
         device: "NVIDIA H200".to_owned(),
-        device_note: "a real GPU, used by nobody else".to_owned(),
+        device_note: "a real GPU without other users".to_owned(),
         level: 3,
         versions: vec![
             Version { name: "xsched".to_owned(), version: "0.1.0".to_owned() },
@@ -53,7 +53,7 @@ pub(crate) fn empty() -> Results {
     }
 }
 
-/// A scene in which nothing ran.
+/// A scene without requests.
 pub(crate) fn empty_scene(name: SceneName) -> Scene {
     Scene {
         name,
@@ -64,40 +64,40 @@ pub(crate) fn empty_scene(name: SceneName) -> Scene {
     }
 }
 
-/// A device that hands itself over in slices: of 2 ms natively, of a whole request with XSched.
+/// A device with time slices: of 2 ms natively, of a whole request with XSched.
 fn simulate(name: SceneName) -> Scene {
     let mut scene = empty_scene(name);
-    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    let mut random = RandomNumbers(0x2545_f491_4f6c_dd1d);
     let mut now = 0.0;
     for i in 0..REQUESTS {
-        let arrived_us = f64::from(i) * PERIOD_US + 4_000.0 + dice.roll() * 9_000.0;
+        let arrived_us = f64::from(i) * PERIOD_US + 4_000.0 + random.next() * 9_000.0;
         if name != SceneName::Alone {
             while now + COMMAND_US < arrived_us {
-                now = give(&mut scene, Owner::Background, now, COMMAND_US);
+                now = add_span(&mut scene, Owner::Background, now, COMMAND_US);
             }
             let cut = if name == SceneName::XSched {
-                arrived_us + 90.0 + dice.roll() * 80.0 - now
+                arrived_us + 90.0 + random.next() * 80.0 - now
             } else {
                 COMMAND_US
             };
-            now = give(&mut scene, Owner::Background, now, cut);
+            now = add_span(&mut scene, Owner::Background, now, cut);
         }
         now = now.max(arrived_us);
-        let mut left = WORK_US + 80.0 + dice.roll() * 60.0;
+        let mut left = WORK_US + 80.0 + random.next() * 60.0;
         while left > 0.0 {
             let mut slice = if name == SceneName::Native { left.min(COMMAND_US) } else { left };
             if name != SceneName::Alone {
-                now = give(&mut scene, Owner::Switch, now, 60.0);
+                now = add_span(&mut scene, Owner::Switch, now, 60.0);
             }
             left -= slice;
             while slice > 0.0 {
                 let command = slice.min(500.0);
-                now = give(&mut scene, Owner::Foreground, now, command);
+                now = add_span(&mut scene, Owner::Foreground, now, command);
                 slice -= command;
             }
             if name == SceneName::Native && left > 0.0 {
-                let held = COMMAND_US * if dice.roll() > 0.6 { 2.0 } else { 1.0 };
-                now = give(&mut scene, Owner::Background, now, held);
+                let held = COMMAND_US * if random.next() > 0.6 { 2.0 } else { 1.0 };
+                now = add_span(&mut scene, Owner::Background, now, held);
             }
         }
         scene.foreground.push(Request { arrived_us, done_us: now });
@@ -111,17 +111,17 @@ fn simulate(name: SceneName) -> Scene {
     scene
 }
 
-fn give(scene: &mut Scene, task: Owner, start_us: f64, length_us: f64) -> f64 {
+fn add_span(scene: &mut Scene, task: Owner, start_us: f64, length_us: f64) -> f64 {
     scene.timeline.push(Span { task, start_us, end_us: start_us + length_us });
     start_us + length_us
 }
 
 /// Xorshift: the same numbers in every run.
-struct Dice(u64);
+struct RandomNumbers(u64);
 
-impl Dice {
+impl RandomNumbers {
     /// A number from 0 to 1.
-    fn roll(&mut self) -> f64 {
+    fn next(&mut self) -> f64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -1,4 +1,4 @@
-//! The result as a table for a terminal of 80 columns.
+//! The results as a table for a terminal of 80 columns.
 
 use std::fmt::Write as _;
 
@@ -6,9 +6,9 @@ use super::units::{duration, fine_percent, percent, plain, times};
 use super::{Results, Scene, SceneName, Workload, verdict};
 
 const WIDTH: usize = 80;
-const NOTHING: &str = "–";
+const NO_VALUE: &str = "–";
 
-const GROUPS: &str = "           ────────── foreground ──────────     ─────── background ────────";
+const GROUPS: &str = "           ────── foreground latency ──────     ── background utilization ─";
 
 const BOLD: &str = "\x1b[1m";
 const DIM: &str = "\x1b[2m";
@@ -29,7 +29,7 @@ pub(crate) fn table(results: &Results, colour: bool) -> String {
     out.push('\n');
 
     push(&mut out, &style(DIM, GROUPS));
-    push(&mut out, &style(DIM, &row(["scene", "p50", "p99", "p99 / alone", "of device", "of what is left"])));
+    push(&mut out, &style(DIM, &row(["scene", "p50", "p99", "p99 / alone", "of device", "of time left"])));
     for scene in &results.scenes {
         let line = row(cells(results, scene).each_ref().map(String::as_str));
         push(&mut out, &if scene.name == SceneName::XSched { style(BOLD, &line) } else { line });
@@ -40,10 +40,10 @@ pub(crate) fn table(results: &Results, colour: bool) -> String {
     plain(&out)
 }
 
-/// What was run, in one sentence.
+/// The workload in one sentence.
 pub(crate) fn workload(workload: &Workload) -> String {
     format!(
-        "{} requests of {} ({} commands each) at {} load, beside a background of endless {} commands.",
+        "{} requests of {} ({} commands each) at {} load, beside a background that always has commands of {}.",
         workload.requests,
         duration(workload.request_us),
         workload.commands_per_request,
@@ -54,15 +54,15 @@ pub(crate) fn workload(workload: &Workload) -> String {
 
 fn cells(results: &Results, scene: &Scene) -> [String; 6] {
     let latencies = scene.latencies();
-    let or_nothing = |text: Option<String>| text.unwrap_or(NOTHING.to_owned());
+    let or_no_value = |text: Option<String>| text.unwrap_or(NO_VALUE.to_owned());
     let rest = scene.background_of_rest();
     [
         scene.name.as_str().to_owned(),
-        or_nothing(latencies.map(|l| duration(l.p50))),
-        or_nothing(latencies.map(|l| duration(l.p99))),
-        or_nothing(results.ratio_p99(scene).map(|ratio| format!("{}×", times(ratio)))),
-        or_nothing(rest.map(|_| fine_percent(scene.background_utilization))),
-        or_nothing(rest.map(fine_percent)),
+        or_no_value(latencies.map(|l| duration(l.p50))),
+        or_no_value(latencies.map(|l| duration(l.p99))),
+        or_no_value(results.ratio_p99(scene).map(|ratio| format!("{}×", times(ratio)))),
+        or_no_value(rest.map(|_| fine_percent(scene.background_utilization))),
+        or_no_value(rest.map(fine_percent)),
     ]
 }
 
@@ -100,43 +100,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_whole_table() {
+    fn table_of_all_scenes() {
         let shown = table(&sample::of_constant_latency(10_120.0, 27_300.0, 10_480.0, 0.784), false);
         let expected = [
             "NVIDIA H200, level 3",
-            "a real GPU, used by nobody else",
-            "100 requests of 10.0 ms (20 commands each) at 20 % load, beside a background of",
-            "endless 2.00 ms commands.",
+            "a real GPU without other users",
+            "100 requests of 10.0 ms (20 commands each) at 20 % load, beside a background",
+            "that always has commands of 2.00 ms.",
             "",
-            "           ────────── foreground ──────────     ─────── background ────────",
-            "scene          p50        p99   p99 / alone     of device   of what is left",
+            "           ────── foreground latency ──────     ── background utilization ─",
+            "scene          p50        p99   p99 / alone     of device      of time left",
             "alone      10.1 ms    10.1 ms         1.00×             –                 –",
             "native     27.3 ms    27.3 ms         2.70×        76.0 %            95.0 %",
             "xsched     10.5 ms    10.5 ms         1.04×        78.4 %            98.0 %",
             "",
-            "With XSched the foreground's p99 is 1.04 times what it is alone (native: 2.70",
-            "times), and the background keeps 98 % of what is left.",
+            "With XSched the foreground's p99 is 1.04 times its p99 alone (native: 2.70",
+            "times), and the background has 98 % of the time left.",
         ];
         assert_eq!(shown.lines().collect::<Vec<_>>(), expected);
         assert!(shown.ends_with('\n'));
     }
 
     #[test]
-    fn an_empty_demo_says_so() {
+    fn table_without_requests() {
         let shown = table(&sample::empty(), false);
         let expected = [
             "NVIDIA H200, level 3",
-            "a real GPU, used by nobody else",
-            "100 requests of 10.0 ms (20 commands each) at 20 % load, beside a background of",
-            "endless 2.00 ms commands.",
+            "a real GPU without other users",
+            "100 requests of 10.0 ms (20 commands each) at 20 % load, beside a background",
+            "that always has commands of 2.00 ms.",
             "",
-            "           ────────── foreground ──────────     ─────── background ────────",
-            "scene          p50        p99   p99 / alone     of device   of what is left",
+            "           ────── foreground latency ──────     ── background utilization ─",
+            "scene          p50        p99   p99 / alone     of device      of time left",
             "alone            –          –             –             –                 –",
             "native           –          –             –         0.0 %             0.0 %",
             "xsched           –          –             –         0.0 %             0.0 %",
             "",
-            "Too little was measured to compare: not every scene finished a foreground",
+            "Too little was measured to compare: not every scene completed a foreground",
             "request.",
         ];
         assert_eq!(shown.lines().collect::<Vec<_>>(), expected);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_change_nothing_but_colours() {
+    fn colours_only_add_escape_sequences() {
         let results = sample::realistic();
         let mut coloured = table(&results, true);
         assert!(coloured.contains(BOLD));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_wider_than_80_columns() {
+    fn lines_have_at_most_80_columns() {
         let mut results = sample::realistic();
         results.device_note = "a simulated device which shares its time between processes ".repeat(3);
         for line in table(&results, false).lines() {

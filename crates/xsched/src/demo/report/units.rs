@@ -1,6 +1,6 @@
-//! Numbers as people read them: three digits and a unit.
+//! Numbers with three digits and a unit.
 //!
-//! Number and unit are joined by a no-break space; [`plain`] takes it out where text is for a terminal or a program.
+//! Number and unit are joined by a no-break space; [`plain`] replaces it for terminals and JSON.
 
 const NO_BREAK: char = '\u{a0}';
 
@@ -22,7 +22,7 @@ pub(crate) fn times(ratio: f64) -> String {
     three_digits(ratio)
 }
 
-/// A part of a whole, to the percent; only what is whole is called 100 %.
+/// A part of a whole in percent; a part below 99.95 % is never rounded to 100 %.
 pub(crate) fn percent(part: f64) -> String {
     if (0.995..0.9995).contains(&part) {
         return fine_percent(part);
@@ -30,7 +30,7 @@ pub(crate) fn percent(part: f64) -> String {
     format!("{:.0}{NO_BREAK}%", part * 100.0)
 }
 
-/// A part of a whole, to a tenth of a percent.
+/// A part of a whole in percent, with one decimal.
 pub(crate) fn fine_percent(part: f64) -> String {
     format!("{:.1}{NO_BREAK}%", part * 100.0)
 }

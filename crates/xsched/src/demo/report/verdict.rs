@@ -1,17 +1,17 @@
-//! What was seen, in words: computed from the numbers, and as plain about a bad result as about a good one.
+//! The verdict as text, computed from the numbers. States bad results as clearly as good ones.
 
 use super::units::{percent, times};
 use super::{Results, SceneName};
 
-/// p99s closer than this to each other are called the same.
-const SAME: f64 = 0.05;
-/// Up to this multiple of its p99 alone, the foreground is called protected.
-const PROTECTED: f64 = 1.15;
-/// A background that keeps less of what is left than this has paid for it.
-const FAIR: f64 = 0.9;
+/// Relative difference of two p99 values up to which they count as equal.
+const EQUAL_TOLERANCE: f64 = 0.05;
+/// Multiple of the p99 alone up to which the foreground counts as protected.
+const PROTECTED_RATIO: f64 = 1.15;
+/// Part of the time left by the foreground below which the background counts as slowed down.
+const FAIR_REST: f64 = 0.9;
 
 const NOTHING_TO_COMPARE: &str =
-    "Too little was measured to compare: not every scene finished a foreground request.";
+    "Too little was measured to compare: not every scene completed a foreground request.";
 
 /// The result as a title.
 pub(crate) fn headline(results: &Results) -> &'static str {
@@ -23,14 +23,14 @@ pub(crate) fn sentence(results: &Results) -> String {
     Verdict::of(results).map_or(NOTHING_TO_COMPARE.to_owned(), |verdict| verdict.sentence())
 }
 
-/// What XSched did for the foreground.
+/// The effect of XSched on the foreground.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// Its p99 is close to what it is alone.
+    /// Its p99 is close to its p99 alone.
     Protected,
-    /// Its p99 is better than natively, but not close to what it is alone.
+    /// Its p99 is better than natively, but not close to its p99 alone.
     Better,
-    /// Its p99 is what it is natively.
+    /// Its p99 is the same as natively.
     Same,
     /// Its p99 is worse than natively.
     Worse,
@@ -47,17 +47,17 @@ struct Verdict {
 }
 
 impl Verdict {
-    /// Compares the scenes; `None` unless all three finished requests.
+    /// Compares the scenes; none unless all three completed requests.
     fn of(results: &Results) -> Option<Self> {
         let native = results.scene(SceneName::Native)?;
         let xsched = results.scene(SceneName::XSched)?;
         let native_ratio = results.ratio_p99(native)?;
         let xsched_ratio = results.ratio_p99(xsched)?;
-        let outcome = if xsched_ratio > native_ratio * (1.0 + SAME) {
+        let outcome = if xsched_ratio > native_ratio * (1.0 + EQUAL_TOLERANCE) {
             Outcome::Worse
-        } else if xsched_ratio > native_ratio * (1.0 - SAME) {
+        } else if xsched_ratio > native_ratio * (1.0 - EQUAL_TOLERANCE) {
             Outcome::Same
-        } else if xsched_ratio <= PROTECTED {
+        } else if xsched_ratio <= PROTECTED_RATIO {
             Outcome::Protected
         } else {
             Outcome::Better
@@ -73,11 +73,11 @@ impl Verdict {
 
     fn headline(&self) -> &'static str {
         match self.outcome {
-            Outcome::Protected if self.background_pays() => {
-                "The foreground runs as if it were alone, but the background pays for it"
+            Outcome::Protected if self.slows_background_down() => {
+                "The foreground runs as fast as alone, but the background is slowed down"
             }
-            Outcome::Protected => "The foreground runs as if it were alone",
-            Outcome::Better => "The foreground waits less, but it still waits",
+            Outcome::Protected => "The foreground runs as fast as alone",
+            Outcome::Better => "The foreground waits less, but still waits",
             Outcome::Same => "XSched made no difference here",
             Outcome::Worse => "XSched made the foreground slower here",
         }
@@ -91,7 +91,7 @@ impl Verdict {
             Outcome::Worse => "XSched made it worse here: the foreground's p99",
         };
         format!(
-            "{opening} is {} times what it is alone (native: {} times){}.",
+            "{opening} is {} times its p99 alone (native: {} times){}.",
             times(self.xsched_ratio),
             times(self.native_ratio),
             self.background_clause(),
@@ -102,20 +102,23 @@ impl Verdict {
         let Some(rest) = self.xsched_rest else {
             return String::new();
         };
-        let kept = percent(rest);
-        if !self.background_pays() {
-            return format!(", and the background keeps {kept} of what is left");
+        let part = percent(rest);
+        if !self.slows_background_down() {
+            return format!(", and the background has {part} of the time left");
         }
-        let but = match self.outcome {
+        let conjunction = match self.outcome {
             Outcome::Protected | Outcome::Better => "but",
             Outcome::Same | Outcome::Worse => "and",
         };
         let native = self.native_rest.map(|rest| format!(" (native: {})", percent(rest)));
-        format!(", {but} the background keeps only {kept} of what is left{}", native.unwrap_or_default())
+        format!(
+            ", {conjunction} the background has only {part} of the time left{}",
+            native.unwrap_or_default()
+        )
     }
 
-    fn background_pays(&self) -> bool {
-        self.xsched_rest.is_some_and(|rest| rest < FAIR)
+    fn slows_background_down(&self) -> bool {
+        self.xsched_rest.is_some_and(|rest| rest < FAIR_REST)
     }
 }
 
@@ -125,40 +128,40 @@ mod tests {
     use super::super::units::plain;
     use super::*;
 
-    fn told(native_us: f64, xsched_us: f64, utilization: f64) -> (Outcome, String) {
+    fn verdict(native_us: f64, xsched_us: f64, utilization: f64) -> (Outcome, String) {
         let verdict = Verdict::of(&of_constant_latency(10_000.0, native_us, xsched_us, utilization)).unwrap();
         (verdict.outcome, plain(&verdict.sentence()))
     }
 
     #[test]
-    fn a_good_result_is_told_with_its_numbers() {
-        let (outcome, text) = told(27_000.0, 10_400.0, 0.784);
+    fn good_result_is_stated_with_its_numbers() {
+        let (outcome, text) = verdict(27_000.0, 10_400.0, 0.784);
         assert_eq!(outcome, Outcome::Protected);
         assert_eq!(
             text,
-            "With XSched the foreground's p99 is 1.04 times what it is alone (native: 2.70 times), \
-             and the background keeps 98 % of what is left."
+            "With XSched the foreground's p99 is 1.04 times its p99 alone (native: 2.70 times), \
+             and the background has 98 % of the time left."
         );
     }
 
     #[test]
-    fn a_bad_result_is_told_as_plainly() {
-        let (outcome, text) = told(20_000.0, 30_000.0, 0.4);
+    fn bad_result_is_stated_with_its_numbers() {
+        let (outcome, text) = verdict(20_000.0, 30_000.0, 0.4);
         assert_eq!(outcome, Outcome::Worse);
         assert_eq!(
             text,
-            "XSched made it worse here: the foreground's p99 is 3.00 times what it is alone (native: 2.00 times), \
-             and the background keeps only 50 % of what is left (native: 95 %)."
+            "XSched made it worse here: the foreground's p99 is 3.00 times its p99 alone (native: 2.00 times), \
+             and the background has only 50 % of the time left (native: 95 %)."
         );
     }
 
     #[test]
-    fn between_good_and_bad() {
-        assert_eq!(told(30_000.0, 18_000.0, 0.78).0, Outcome::Better);
-        // Nothing was lost natively, so nothing was won.
-        assert_eq!(told(10_200.0, 10_100.0, 0.78).0, Outcome::Same);
-        let starved = told(30_000.0, 10_100.0, 0.2).1;
-        assert!(starved.contains("but the background keeps only 25 %"), "{starved}");
+    fn intermediate_results() {
+        assert_eq!(verdict(30_000.0, 18_000.0, 0.78).0, Outcome::Better);
+        // No latency was lost natively, so none can be gained.
+        assert_eq!(verdict(10_200.0, 10_100.0, 0.78).0, Outcome::Same);
+        let starved = verdict(30_000.0, 10_100.0, 0.2).1;
+        assert!(starved.contains("but the background has only 25 %"), "{starved}");
     }
 
     #[test]

@@ -78,7 +78,7 @@ fn draw_header(screen: &Screen, area: Rect, buffer: &mut Buffer) {
             (shown, all) if shown == all => format!("{all} tasks"),
             (shown, all) => format!("{shown} of {all} tasks"),
         };
-        let rounds = screen.rounds_per_s.map_or(term::NOTHING.to_owned(), term::per_second);
+        let rounds = screen.rounds_per_s.map_or(term::NO_VALUE.to_owned(), term::per_second);
         spans.push(Span::raw(format!(" {}", term::printable(&status.version))));
         spans.push(Span::raw("   policy "));
         spans.push(Span::styled(policy, BOLD));

@@ -8,7 +8,7 @@ use ratatui::widgets::{Cell, Row, StatefulWidget as _, Table, TableState};
 use xsched_ipc::protocol::{TaskState, TaskStatus};
 
 use super::{BOLD, Mode, Screen};
-use crate::term::{self, NOTHING};
+use crate::term::{self, NO_VALUE};
 
 const MIN_NAME_WIDTH: u16 = 8;
 const MAX_NAME_WIDTH: u16 = 32;
@@ -122,18 +122,18 @@ pub(super) fn draw(screen: &Screen, area: Rect, buffer: &mut Buffer) {
 
 fn cell<'a>(screen: &Screen, task: &TaskStatus, device: usize, column: Column, width: u16) -> Cell<'a> {
     let rates = screen.rates_of(task);
-    let or_nothing = |text: Option<String>| text.unwrap_or(NOTHING.to_owned());
+    let or_no_value = |text: Option<String>| text.unwrap_or(NO_VALUE.to_owned());
     let text = match column {
         Pid => task.pid.to_string(),
         Name => term::fit(&term::name(task), usize::from(width), screen.glyphs),
         Device => device.to_string(),
         Priority => task.priority.to_string(),
         State => term::state(task.state).to_owned(),
-        Utilization => or_nothing(rates.map(|rates| term::percent(rates.utilization))),
-        Launches => or_nothing(rates.and_then(|rates| rates.launches_per_s).map(term::per_second)),
-        Held => or_nothing(rates.map(|rates| term::percent(rates.held))),
-        Preemptions => or_nothing(rates.map(|rates| term::per_second(rates.preemptions_per_s))),
-        Wait => or_nothing(task.wait_p99_us.map(term::duration)),
+        Utilization => or_no_value(rates.map(|rates| term::percent(rates.utilization))),
+        Launches => or_no_value(rates.and_then(|rates| rates.launches_per_s).map(term::per_second)),
+        Held => or_no_value(rates.map(|rates| term::percent(rates.held))),
+        Preemptions => or_no_value(rates.map(|rates| term::per_second(rates.preemptions_per_s))),
+        Wait => or_no_value(task.wait_p99_us.map(term::duration)),
         Spark => sparkline(screen, task, usize::from(width)),
     };
     let line = Line::raw(text);

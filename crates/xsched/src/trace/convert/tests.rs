@@ -1,4 +1,4 @@
-//! Made-up events, and what must be seen in the picture.
+//! Synthetic events, and the slices and counters expected from them.
 
 use serde_json::Value;
 use xsched_ipc::protocol::{QueueStatus, TaskStatus};
@@ -62,7 +62,7 @@ fn named<'a>(trace: &'a [Value], name: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn work_is_running_held_and_running_again() {
+fn task_runs_is_held_and_runs_again() {
     let trace = trace(
         &status(&[]),
         &[
@@ -90,7 +90,7 @@ fn track(trace: &[Value], name: &str) -> u64 {
 }
 
 #[test]
-fn queues_have_work_of_their_own_and_the_orders_of_their_task() {
+fn queues_have_their_own_work_and_the_order_of_their_task() {
     let trace = trace(
         &status(&[]),
         &[
@@ -106,14 +106,21 @@ fn queues_have_work_of_their_own_and_the_orders_of_their_task() {
     let first = track(&trace, "queue 0x100000000 of task 1");
     let second = track(&trace, "queue 0x100000001 of task 1");
     assert!(u32::try_from(second).is_ok(), "readers want 32 bits");
-    let wanted = [slice("runs", 1_000, 2_000), slice("waits", 2_000, 4_000), slice("runs", 4_000, 5_000)];
+    let wanted = [
+        slice("queue running", 1_000, 2_000),
+        slice("queue held", 2_000, 4_000),
+        slice("queue running", 4_000, 5_000),
+    ];
     assert_eq!(slices(&trace, first), wanted);
-    assert_eq!(slices(&trace, second), [slice("waits", 3_000, 4_000), slice("runs", 4_000, 6_000)]);
+    assert_eq!(
+        slices(&trace, second),
+        [slice("queue held", 3_000, 4_000), slice("queue running", 4_000, 6_000)]
+    );
     assert_eq!(named(&trace, "preempted").len(), 1, "it is the task that is preempted");
 }
 
 #[test]
-fn launches_of_a_queue_add_up() {
+fn launches_of_a_queue_are_summed() {
     let launched = |at, task, queue, count| event(at, task, EventKind::Launched { queue, count });
     let trace = trace(
         &status(&[(1, TaskState::Running)]),
@@ -129,7 +136,7 @@ fn launches_of_a_queue_add_up() {
 }
 
 #[test]
-fn queues_begin_with_what_the_status_says() {
+fn queues_begin_with_the_state_in_the_status() {
     let queue = |handle, task, ready, suspended| QueueStatus {
         handle,
         task,
@@ -149,15 +156,15 @@ fn queues_begin_with_what_the_status_says() {
     };
     let trace =
         trace(&status, &[event(5_000, 3, EventKind::Busy), event(5_000, 3, EventKind::QueueBusy(0x30))]);
-    assert_eq!(slices(&trace, track(&trace, "queue 0x10 of task 1")), [slice("runs", 0, 8_000)]);
-    assert_eq!(slices(&trace, track(&trace, "queue 0x20 of task 2")), [slice("waits", 0, 8_000)]);
-    assert_eq!(slices(&trace, track(&trace, "queue 0x30 of task 3")), [slice("waits", 4_000, 8_000)]);
+    assert_eq!(slices(&trace, track(&trace, "queue 0x10 of task 1")), [slice("queue running", 0, 8_000)]);
+    assert_eq!(slices(&trace, track(&trace, "queue 0x20 of task 2")), [slice("queue held", 0, 8_000)]);
+    assert_eq!(slices(&trace, track(&trace, "queue 0x30 of task 3")), [slice("queue held", 4_000, 8_000)]);
     assert_eq!(slices(&trace, 3), [slice("held", 4_000, 8_000)]);
     assert_eq!(named(&trace, "thread_name").len(), 1 + 3 + 3, "idle and homeless queues have no track");
 }
 
 #[test]
-fn states_that_began_before_and_end_after_fill_the_trace() {
+fn states_that_outlast_the_recording_fill_the_trace() {
     let trace = trace(
         &status(&[
             (1, TaskState::Running),
@@ -178,7 +185,7 @@ fn states_that_began_before_and_end_after_fill_the_trace() {
 }
 
 #[test]
-fn a_task_held_in_the_moment_it_becomes_ready_never_ran() {
+fn task_held_when_it_becomes_busy_never_ran() {
     let trace = trace(
         &status(&[(1, TaskState::Idle)]),
         &[event(2_000, 1, EventKind::Busy), event(2_000, 1, EventKind::Held)],
@@ -188,7 +195,7 @@ fn a_task_held_in_the_moment_it_becomes_ready_never_ran() {
 }
 
 #[test]
-fn rounds_and_policies_have_the_scheduler_s_track() {
+fn rounds_and_policies_are_on_the_track_of_the_scheduler() {
     let trace = trace(
         &status(&[]),
         &[
@@ -202,7 +209,7 @@ fn rounds_and_policies_have_the_scheduler_s_track() {
 }
 
 #[test]
-fn the_number_of_running_tasks_is_a_counter() {
+fn number_of_running_tasks_is_a_counter() {
     let trace = trace(
         &status(&[(1, TaskState::Running)]),
         &[
@@ -222,7 +229,7 @@ fn the_number_of_running_tasks_is_a_counter() {
 }
 
 #[test]
-fn names_are_escaped_and_come_once() {
+fn names_are_escaped_and_written_once() {
     let name = "a \"quoted\"\n\\name";
     let trace = trace(
         &status(&[]),
@@ -241,7 +248,7 @@ fn names_are_escaped_and_come_once() {
 }
 
 #[test]
-fn a_gap_is_shown_and_nothing_made_up_across_it() {
+fn lost_events_end_all_states() {
     let mut converter = Converter::new(Vec::new(), &status(&[(1, TaskState::Running)])).unwrap();
     converter.event(&event(2_000, 1, EventKind::QueueBusy(0x10))).unwrap();
     converter.event(&event(3_000, 2, EventKind::Busy)).unwrap();
@@ -252,13 +259,13 @@ fn a_gap_is_shown_and_nothing_made_up_across_it() {
     let trace = read(converter);
     assert_eq!(slices(&trace, 1), [slice("running", 0, 2_000), slice("running", 4_000, 8_000)]);
     assert_eq!(slices(&trace, 2), []);
-    assert_eq!(slices(&trace, track(&trace, "queue 0x10 of task 1")), [slice("runs", 1_000, 2_000)]);
+    assert_eq!(slices(&trace, track(&trace, "queue 0x10 of task 1")), [slice("queue running", 1_000, 2_000)]);
     assert_eq!(ns(&named(&trace, "17 events lost")[0]["ts"]), 2_000);
 }
 
-/// Whatever is sent, in whatever order: the file is JSON, slices of a task follow each other, and nobody is kept.
+/// For any sequence of events the file is valid JSON, slices of a task do not overlap, and no task is kept.
 #[test]
-fn rubbish_makes_no_overlapping_slices() {
+fn random_events_give_no_overlapping_slices() {
     let mut seed = 1_u64;
     let mut random = move |below: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -295,7 +302,7 @@ fn rubbish_makes_no_overlapping_slices() {
 }
 
 #[test]
-fn tasks_that_are_gone_are_forgotten() {
+fn removed_tasks_are_dropped() {
     let mut converter = Converter::new(Vec::new(), &status(&[])).unwrap();
     for task in 1..=1_000 {
         for what in [
@@ -307,5 +314,5 @@ fn tasks_that_are_gone_are_forgotten() {
             converter.event(&event(1_000 + task, task, what)).unwrap();
         }
     }
-    assert_eq!((converter.tasks.len(), converter.named.len()), (0, 0));
+    assert_eq!((converter.tasks.len(), converter.named_processes.len()), (0, 0));
 }

@@ -1,18 +1,18 @@
-//! Requests at irregular times, each some kernels and a wait for them.
+//! Serves requests at irregular times: each launches some kernels and waits for them.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use xsched_core::Nanos;
 
-use super::{Tools, length, percentile, rounded, say, seconds};
+use super::{LoadedGpu, length, percentile, print_line, rounded, seconds};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Kernels of a request.
+    /// Kernels per request.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     kernels: u32,
-    /// Length of each.
+    /// Length of each kernel.
     #[arg(long, default_value = "20", value_parser = length)]
     length_us: f64,
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
@@ -20,22 +20,22 @@ pub(super) struct Args {
     /// Mean time from one request to the next.
     #[arg(long, default_value_t = 10)]
     period_ms: u64,
-    /// Pause of the host before each kernel but the first, as of a program that is slow to launch.
+    /// Time that the host spins before each kernel but the first, as a host-bound program does.
     #[arg(long, default_value = "0", value_parser = length)]
     gap_us: f64,
-    /// Wait for each kernel before the next is launched.
+    /// Synchronize after each kernel, as a sync-bound program does.
     #[arg(long)]
     wait_each: bool,
-    /// Print when each request arrived and was done, too.
+    /// Also print when each request arrived and was complete.
     #[arg(long)]
     each: bool,
-    /// Of the stream; smaller is more important.
+    /// Priority of the CUDA stream; lower numbers are higher priorities.
     #[arg(long, allow_hyphen_values = true)]
     stream_priority: Option<i32>,
 }
 
-pub(super) fn run(args: &Args, tools: &Tools) -> anyhow::Result<()> {
-    let stream = tools.gpu.stream(args.stream_priority)?;
+pub(super) fn run(args: &Args, loaded: &LoadedGpu) -> anyhow::Result<()> {
+    let stream = loaded.gpu.create_stream(args.stream_priority)?;
     let request = || -> anyhow::Result<f64> {
         let began = Instant::now();
         for kernel in 0..args.kernels {
@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args, tools: &Tools) -> anyhow::Result<()> {
                     std::hint::spin_loop();
                 }
             }
-            tools.kernels.launch(&stream, args.length_us)?;
+            loaded.kernels.launch(&stream, args.length_us)?;
             if args.wait_each {
                 stream.synchronize()?;
             }
@@ -58,19 +58,19 @@ pub(super) fn run(args: &Args, tools: &Tools) -> anyhow::Result<()> {
     }
     let begin = Nanos::now();
     let mut due = begin;
-    let mut dice = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
     let mut latencies = Vec::with_capacity(args.requests as usize);
     for _ in 0..args.requests {
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        // Between 0.75 and 1.25 periods, so that requests meet the others at every phase; the same in every run.
-        due = (due + Nanos::from_micros(args.period_ms * (750 + dice % 501))).max(Nanos::now());
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        // Between 0.75 and 1.25 periods, so that requests arrive in every phase of other programs; the same sequence in every run.
+        due = (due + Nanos::from_micros(args.period_ms * (750 + random % 501))).max(Nanos::now());
         std::thread::sleep((due - Nanos::now()).into());
         let arrived = Nanos::now();
         latencies.push(request()?);
         if args.each {
-            say(&json!({"arrived_ns": arrived.0, "done_ns": Nanos::now().0}))?;
+            print_line(&json!({"arrived_ns": arrived.0, "done_ns": Nanos::now().0}))?;
         }
     }
     let end = Nanos::now();
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args, tools: &Tools) -> anyhow::Result<()> {
     result["halves"] = json!(halves);
     result["begin"] = json!(seconds(begin));
     result["end"] = json!(seconds(end));
-    say(&result)
+    print_line(&result)
 }
 
 fn figures(latencies: &[f64]) -> Value {

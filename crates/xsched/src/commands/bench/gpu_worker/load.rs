@@ -1,4 +1,4 @@
-//! Takes all of the GPU that it can get.
+//! Keeps the GPU busy without a pause.
 
 use std::io::Read as _;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use xsched_core::Nanos;
 
-use super::{Tools, length, rounded, say, seconds};
+use super::{LoadedGpu, length, print_line, rounded, seconds};
 use crate::gpu::{Event, Stream};
 
 #[derive(clap::Args)]
@@ -18,21 +18,21 @@ pub(super) struct Args {
     /// Length of a kernel.
     #[arg(long, default_value = "2000", value_parser = length)]
     length_us: f64,
-    /// Kernels launched and not finished.
+    /// Kernels in flight.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     in_flight: u32,
-    /// End after so long; else when the input ends.
+    /// Exit after this time; else when stdin ends.
     #[arg(long)]
     seconds: Option<f64>,
-    /// Time from one line to the next.
+    /// Interval of the reports.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..))]
     report_ms: u64,
-    /// Of the stream; smaller is more important.
+    /// Priority of the CUDA stream; lower numbers are higher priorities.
     #[arg(long, allow_hyphen_values = true)]
     stream_priority: Option<i32>,
 }
 
-pub(super) fn run(args: &Args, tools: &Tools) -> anyhow::Result<()> {
+pub(super) fn run(args: &Args, loaded: &LoadedGpu) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -44,29 +44,29 @@ pub(super) fn run(args: &Args, tools: &Tools) -> anyhow::Result<()> {
             stop.store(true, Ordering::SeqCst);
         });
     }
-    let stream = tools.gpu.stream(args.stream_priority)?;
-    let events = (0..args.in_flight).map(|_| tools.gpu.event()).collect::<Result<Vec<_>, _>>()?;
+    let stream = loaded.gpu.create_stream(args.stream_priority)?;
+    let events = (0..args.in_flight).map(|_| loaded.gpu.create_event()).collect::<Result<Vec<_>, _>>()?;
     let completed = Arc::new(AtomicU64::new(0));
     let begin = Nanos::now();
     let reporter = {
         let (stop, completed) = (Arc::clone(&stop), Arc::clone(&completed));
         let (length_us, every) = (args.length_us, Duration::from_millis(args.report_ms));
-        // A thread of its own: the one that launches may be held for any time, and that has to be seen.
+        // A thread of its own: the launching thread may be held for any time, and the reports must show that.
         thread::spawn(move || report(&stop, &completed, length_us, every))
     };
     let until = args.seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 1e6)));
-    let worked = work(args, tools, &stream, &events, &completed, || {
+    let result = run_kernels(args, loaded, &stream, &events, &completed, || {
         stop.load(Ordering::SeqCst) || until.is_some_and(|until| Instant::now() >= until)
     });
     let end = Nanos::now();
     stop.store(true, Ordering::SeqCst);
-    // It ends within one pause, and its lines come before the last one.
-    let told = reporter.join();
-    worked?;
-    told.map_err(|_| anyhow::anyhow!("the thread that reports has failed"))??;
+    // The reporter exits within 50 ms, and its lines precede the last one.
+    let reported = reporter.join();
+    result?;
+    reported.map_err(|_| anyhow::anyhow!("the reporting thread panicked"))??;
     let kernels = completed.load(Ordering::SeqCst);
     let span = (end - begin).as_secs_f64();
-    say(&json!({
+    print_line(&json!({
         "mode": "load",
         "length_us": args.length_us,
         "kernels": kernels,
@@ -78,29 +78,29 @@ pub(super) fn run(args: &Args, tools: &Tools) -> anyhow::Result<()> {
     }))
 }
 
-/// Launches, and waits for the oldest when as many as allowed are in flight.
-fn work(
+/// Launches kernels, and waits for the oldest while the limit of kernels is in flight.
+fn run_kernels(
     args: &Args,
-    tools: &Tools,
+    loaded: &LoadedGpu,
     stream: &Stream<'_>,
     events: &[Event<'_>],
     completed: &AtomicU64,
-    mut is_enough: impl FnMut() -> bool,
+    mut is_finished: impl FnMut() -> bool,
 ) -> anyhow::Result<()> {
     let mut launched = 0_usize;
-    let mut passed = 0_usize;
-    while !is_enough() {
-        if launched - passed == events.len() {
-            events[passed % events.len()].wait()?;
+    let mut done = 0_usize;
+    while !is_finished() {
+        if launched - done == events.len() {
+            events[done % events.len()].wait()?;
         }
-        while passed < launched && events[passed % events.len()].is_passed()? {
-            passed += 1;
+        while done < launched && events[done % events.len()].is_complete()? {
+            done += 1;
         }
-        completed.store(passed as u64, Ordering::SeqCst);
-        if launched - passed == events.len() {
+        completed.store(done as u64, Ordering::SeqCst);
+        if launched - done == events.len() {
             continue;
         }
-        tools.kernels.launch(stream, args.length_us)?;
+        loaded.kernels.launch(stream, args.length_us)?;
         stream.record(&events[launched % events.len()])?;
         launched += 1;
     }
@@ -109,7 +109,7 @@ fn work(
     Ok(())
 }
 
-/// Prints what was done since the last line, and in all.
+/// Prints the kernels completed since the last line and in total.
 fn report(stop: &AtomicBool, completed: &AtomicU64, length_us: f64, every: Duration) -> anyhow::Result<()> {
     let (mut last, mut last_at) = (0, Nanos::now());
     let mut next = Instant::now() + every;
@@ -122,7 +122,7 @@ fn report(stop: &AtomicBool, completed: &AtomicU64, length_us: f64, every: Durat
         next += every;
         let (now, kernels) = (Nanos::now(), completed.load(Ordering::SeqCst));
         let (span, more) = ((now - last_at).as_secs_f64(), (kernels - last) as f64);
-        say(&json!({
+        print_line(&json!({
             "at": seconds(now),
             "kernels": kernels,
             "kernels_per_s": rounded(more / span),
