@@ -1,4 +1,4 @@
-//! What being scheduled costs per launch, against calling the function directly.
+//! The cost of a launch through the gate, compared with calling the function directly.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -16,22 +16,22 @@ fn queue(order: Order) -> XQueue {
     let gate = Shared::from(Arc::new(Gate::default()));
     gate.give(order);
     XQueue::new(QueueId(1), Arc::new(NullQueue::default()), gate, Arc::new(NoScheduler), LevelRequest::Auto)
-        .expect("level 1 is always there")
+        .expect("every device offers level 1")
 }
 
 fn gate(c: &mut Criterion) {
     let mut group = c.benchmark_group("gate");
     group.bench_function("direct", |b| b.iter(|| vendor_call(1)));
-    for (name, order) in [("free", Order::Free), ("watched", Order::Leader), ("paced", Order::Throttled)] {
+    for (name, order) in [("free", Order::Free), ("leader", Order::Leader), ("throttled", Order::Throttled)] {
         let queue = queue(order);
         group.bench_function(name, |b| b.iter(|| queue.launch(|| vendor_call(1))));
     }
     let counted = queue(Order::Throttled);
     counted.launch_path().set_limit(Some(Limit::Count { threshold: 16, batch_size: 8 }));
-    group.bench_function("paced by count", |b| b.iter(|| counted.launch(|| vendor_call(1))));
+    group.bench_function("throttled by count", |b| b.iter(|| counted.launch(|| vendor_call(1))));
     let narrow = queue(Order::Throttled);
     narrow.launch_path().set_limit(Some(Limit::Budget(Nanos::from_micros(10))));
-    group.bench_function("paced, window nearly always full", |b| b.iter(|| narrow.launch(|| vendor_call(1))));
+    group.bench_function("throttled, window mostly full", |b| b.iter(|| narrow.launch(|| vendor_call(1))));
     group.finish();
 }
 

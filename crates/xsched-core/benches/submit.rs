@@ -1,4 +1,4 @@
-//! What a callback command costs, from its submission until it has completed on a device that takes no time.
+//! The cost of a callback command, from its submission until it has completed on a device without latency.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use xsched_core::{Gate, LevelRequest, NoScheduler, NullQueue, QueueId, XQueue};
 fn queue() -> XQueue {
     let gate = Shared::from(Arc::new(Gate::default()));
     XQueue::new(QueueId(1), Arc::new(NullQueue::default()), gate, Arc::new(NoScheduler), LevelRequest::Auto)
-        .expect("the null device has level 1")
+        .expect("every device offers level 1")
 }
 
 fn submit(c: &mut Criterion) {
@@ -19,17 +19,17 @@ fn submit(c: &mut Criterion) {
         b.iter_custom(|commands| {
             let began = Instant::now();
             for _ in 0..commands {
-                threaded.submit(|| {}).expect("it takes commands");
+                threaded.submit(|| {}).expect("the queue accepts commands");
                 threaded.wait_for_room();
             }
             threaded.wait_all().expect("the null device never fails");
             began.elapsed()
         });
     });
-    let here = queue();
-    assert!(here.launch_where_submitted());
-    c.bench_function("submit an empty command that is launched here", |b| {
-        b.iter(|| here.submit(|| {}).expect("it takes commands"));
+    let unthreaded = queue();
+    assert!(unthreaded.launch_where_submitted());
+    c.bench_function("submit an empty command, launched by the submitting thread", |b| {
+        b.iter(|| unthreaded.submit(|| {}).expect("the queue accepts commands"));
     });
 }
 

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The scheduler and the program write different bits of the same word: the launch path reads one word, and neither side
-//! overwrites the other's bits. A gate may lie in memory that is shared with the scheduler's process. Neither side trusts
-//! the other: every value of the word has a meaning.
+//! overwrites bits of the other side. A gate may lie in memory that is shared with the scheduler's process. Neither side
+//! trusts the values of the other side: every value of the word has a meaning.
 //!
 //! A launch takes one of two paths:
 //! * **free**: the task is alone on its device and the program does not suspend the queue. One load, nothing written.
@@ -290,7 +290,7 @@ impl Gate {
     fn enter_unless(&self, stopping: u32, link: &dyn SchedulerLink) -> Order {
         loop {
             // This thread counts itself first and reads the word second; `close` writes the word first and reads the count
-            // second. SeqCst on both sides: one of the two threads sees the other's write.
+            // second. SeqCst on both sides: at least one of the two threads sees the write of the other thread.
             self.inside.word().fetch_add(1, Ordering::SeqCst);
             fence_for_loom();
             let word = self.word.word().load(Ordering::SeqCst);

@@ -45,7 +45,7 @@ use crate::level::{Capabilities, Level};
 use crate::sync::sleep;
 use crate::time::Nanos;
 
-/// The number of a marker on its queue. The first is greater than 0, and each is greater than the one placed before it.
+/// The number of a marker on its queue. The first is greater than 0, and each is greater than its predecessor.
 pub type Marker = u64;
 
 /// How far a queue has come.
@@ -115,7 +115,7 @@ pub trait HwQueue: Send + Sync {
 
     /// Returns an error if the queue may be waiting for the program itself, such as for an event that the program sets.
     ///
-    /// The thread that would wait may be the one that has to set it. The core then launches without waiting for room.
+    /// The thread that would wait may be the thread that has to set it. The core then launches without waiting for room.
     fn check_waitable(&self) -> Result<(), HalError> {
         Ok(())
     }

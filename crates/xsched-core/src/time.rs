@@ -45,7 +45,7 @@ impl Nanos {
         Self(s.saturating_mul(1_000_000_000).saturating_add(n))
     }
 
-    /// Loom explores schedules, not durations: each reading is 0.5 ms after the one before, in every run of a model.
+    /// Loom explores schedules, not durations: each reading is 0.5 ms after its predecessor, in every run of a model.
     #[cfg(loom)]
     #[must_use]
     pub fn now() -> Self {

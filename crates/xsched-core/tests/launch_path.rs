@@ -1,4 +1,4 @@
-//! The launch path allocates nothing, whatever the scheduler says.
+//! The launch path allocates no memory, whatever the order.
 #![cfg(not(loom))]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -12,31 +12,31 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts what this thread allocates.
-struct Counting;
+/// Counts the allocations of the calling thread.
+struct CountingAllocator;
 
-// SAFETY: every call is handed to the system's allocator unchanged; counting touches no memory but a thread-local cell
-// that needs no allocation itself.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: every call is forwarded to the system's allocator unchanged. Counting writes only a thread-local cell, which needs
+// no allocation.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract of `alloc`, and we pass its layout on.
+        // SAFETY: the caller keeps the contract of `alloc`, and its layout is forwarded.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller got `pointer` from `alloc` above, that is, from the system's allocator, with this layout.
+        // SAFETY: the caller got `pointer` from `alloc` above, which is the system's allocator, with this layout.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
-fn launching_allocates_nothing() {
+fn launching_allocates_no_memory() {
     let boxed = Box::new(1);
-    assert!(ALLOCATIONS.get() > 0, "the counter counts");
+    assert!(ALLOCATIONS.get() > 0, "the counter works");
     drop(boxed);
     for order in [Order::Free, Order::Leader, Order::Throttled] {
         let gate = Shared::from(Arc::new(Gate::default()));

@@ -201,9 +201,9 @@ fn suspended_queue_launches_nothing_until_it_is_resumed() {
             let launching = {
                 let (queue, is_suspended) = (Arc::clone(&queue), Arc::clone(&is_suspended));
                 thread::spawn(move || {
-                    queue.launch(|| {
-                        assert!(!is_suspended.load(Ordering::SeqCst), "launched while suspended");
-                    });
+                    // Checked after the launch, here and below: a panic inside would unwind through the launch path.
+                    let was_suspended = queue.launch(|| is_suspended.load(Ordering::SeqCst));
+                    assert!(!was_suspended, "launched while suspended");
                 })
             };
             queue.suspend(Suspend::default()).unwrap();
@@ -228,7 +228,8 @@ fn drained_queue_launches_nothing_once_its_gate_was_empty() {
             let launching = {
                 let (path, is_drained) = (Arc::clone(&path), Arc::clone(&is_drained));
                 thread::spawn(move || {
-                    path.launch(|| assert!(!is_drained.load(Ordering::SeqCst), "launched while drained"));
+                    let was_drained = path.launch(|| is_drained.load(Ordering::SeqCst));
+                    assert!(!was_drained, "launched while drained");
                 })
             };
             order(&path, Order::Drain);
@@ -251,16 +252,14 @@ fn launch_on_a_stopped_device_waits_behind_a_marker_of_that_stop() {
         let device = Device::new(Level::Deactivate, true);
         let path = launch_path(&device, Order::Drain);
         path.enforce().unwrap();
-        path.launch(|| assert!(device.launch().is_stalled()));
+        assert!(path.launch(|| device.launch()).is_stalled());
         let launching = {
             let (path, device) = (Arc::clone(&path), Arc::clone(&device));
             thread::spawn(move || {
                 let before = device.state();
-                path.launch(|| {
-                    let now = device.launch();
-                    let has_stopped_before = before.is_stopped && now.is_stopped && before.stops == now.stops;
-                    assert!(!has_stopped_before || now.is_stalled(), "runs on a stopped device");
-                });
+                let now = path.launch(|| device.launch());
+                let has_stopped_before = before.is_stopped && now.is_stopped && before.stops == now.stops;
+                assert!(!has_stopped_before || now.is_stalled(), "runs on a stopped device");
             })
         };
         order(&path, Order::Leader);
@@ -325,7 +324,8 @@ fn thread_held_at_the_old_gate_waits_at_the_new_one() {
         let held = {
             let (path, is_allowed) = (Arc::clone(&path), Arc::clone(&is_allowed));
             thread::spawn(move || {
-                path.launch(|| assert!(is_allowed.load(Ordering::SeqCst), "launched against the new order"));
+                let was_allowed = path.launch(|| is_allowed.load(Ordering::SeqCst));
+                assert!(was_allowed, "launched against the new order");
             })
         };
         path.move_to(gate(Order::Yield));
@@ -349,7 +349,8 @@ fn suspending_after_a_move_waits_for_threads_inside_the_old_gate() {
         let launching = {
             let (queue, is_suspended) = (Arc::clone(&queue), Arc::clone(&is_suspended));
             thread::spawn(move || {
-                queue.launch(|| assert!(!is_suspended.load(Ordering::SeqCst), "launched while suspended"));
+                let was_suspended = queue.launch(|| is_suspended.load(Ordering::SeqCst));
+                assert!(!was_suspended, "launched while suspended");
             })
         };
         queue.launch_path().move_to(gate(Order::Leader));

@@ -1,4 +1,4 @@
-//! The do-nothing backend passes the suite, and so shows that the suite asks nothing that only some devices have.
+//! The null device passes the suite, which shows that the suite requires no optional feature.
 #![cfg(not(loom))]
 
 use std::collections::HashMap;
@@ -8,13 +8,13 @@ use std::time::Duration;
 use xsched_core::NullQueue;
 use xsched_core::conformance::Subject;
 
-/// Counts launches, for on this device a command is finished the moment it is launched.
+/// Counts launches: on this device a command completes as soon as it is launched.
 #[derive(Default)]
 struct Null {
     launched: Mutex<HashMap<usize, u64>>,
 }
 
-/// Stands for the queue: they are told apart by where they lie.
+/// Identifies a queue by its address.
 fn address(queue: &NullQueue) -> usize {
     std::ptr::from_ref(queue).addr()
 }
@@ -24,12 +24,12 @@ impl Subject for Null {
 
     fn queue(&self) -> Arc<NullQueue> {
         let queue = Arc::default();
-        // It may lie where an earlier one was.
+        // The address may be that of an earlier queue.
         self.launched.lock().unwrap().insert(address(&queue), 0);
         queue
     }
 
-    fn launch(&self, queue: &NullQueue, _length: Duration) {
+    fn launch(&self, queue: &NullQueue, _duration: Duration) {
         *self.launched.lock().unwrap().entry(address(queue)).or_default() += 1;
     }
 

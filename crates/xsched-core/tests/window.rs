@@ -1,11 +1,11 @@
-//! The window against a model of a device that runs its commands one after the other.
+//! The window with a model of a device that runs one command at a time.
 #![cfg(not(loom))]
 
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use xsched_core::{Level, Limit, Marker, Nanos, Progress, Window};
 
-/// A device that executes commands of a given length in order and reports markers.
+/// A device that runs commands of given durations in order and reports markers.
 #[derive(Default)]
 struct Device {
     now: Nanos,
@@ -39,7 +39,7 @@ impl Device {
     }
 }
 
-/// Launches as fast as the window admits for a while; calls `check` with the real work in flight at each launch.
+/// Launches commands as fast as the window admits them; calls `check` after each launch.
 fn drive(
     limit: Limit,
     lengths: &[Nanos],
@@ -55,16 +55,16 @@ fn drive(
                     window.marked(device.mark());
                 }
                 check(&window, &device, *length);
-                // Launching takes time too.
+                // A launch takes 300 ns.
                 let later = device.now + Nanos(300);
                 device.advance(later);
                 break;
             }
             if window.oldest_marker().is_none() {
-                assert!(window.has_unmarked(), "full, yet nothing was launched");
+                assert!(window.has_unmarked(), "the window is full, but nothing was launched");
                 window.marked(device.mark());
             }
-            let (at, _) = *device.markers.front().expect("a full window has a marker on its way");
+            let (at, _) = *device.markers.front().expect("a full window has an outstanding marker");
             device.advance(at);
         }
     }
@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn a_count_is_never_exceeded(threshold in 1_i64..64, batch in 1_i64..64, n in 1_usize..300) {
+    fn limit_of_commands_is_never_exceeded(threshold in 1_i64..64, batch in 1_i64..64, n in 1_usize..300) {
         let limit = Limit::count(threshold, batch.min(threshold)).unwrap();
         drive(limit, &vec![Nanos(5_000); n], |window, device, _| {
             assert!(i64::from(window.in_flight().commands) <= threshold);
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn the_device_never_waits_for_us_once_the_length_is_known(length_us in 20_u64..400) {
+    fn device_never_idles_once_the_duration_is_known(length_us in 20_u64..400) {
         let length = Nanos::from_micros(length_us);
         let (_, device) = drive(Limit::for_level(Level::Block), &vec![length; 1_000], |_, _, _| {});
         let ideal = Nanos(length.0 * 1_000);
@@ -129,16 +129,16 @@ proptest! {
 }
 
 #[test]
-fn short_commands_fill_the_budget_instead_of_a_fixed_count() {
-    let mut most = 0;
+fn short_commands_fill_the_budget() {
+    let mut max_in_flight = 0;
     drive(Limit::for_level(Level::Block), &vec![Nanos(2_000); 5_000], |window, _, _| {
-        most = most.max(window.in_flight().commands);
+        max_in_flight = max_in_flight.max(window.in_flight().commands);
     });
-    assert!(most > 100, "only {most} commands of 2 us in flight with a budget of 1 ms");
+    assert!(max_in_flight > 100, "only {max_in_flight} commands of 2 us in flight with a budget of 1 ms");
 }
 
 #[test]
-fn time_spent_suspended_is_not_taken_for_work() {
+fn time_spent_suspended_does_not_count_as_work() {
     let (mut window, mut device) =
         drive(Limit::for_level(Level::Block), &vec![Nanos(50_000); 100], |_, _, _| {});
     let before = window.estimate().unwrap();
@@ -156,23 +156,23 @@ fn time_spent_suspended_is_not_taken_for_work() {
 }
 
 #[test]
-fn limits_out_of_range_are_refused_by_name() {
-    let says = |limit: Result<Limit, xsched_core::HintError>| limit.unwrap_err().to_string();
+fn limits_out_of_range_are_rejected_by_name() {
+    let error = |limit: Result<Limit, xsched_core::HintError>| limit.unwrap_err().to_string();
     assert_eq!(
-        says(Limit::count(0, 1)),
+        error(Limit::count(0, 1)),
         "threshold 0 is out of range: allowed is 1 to 65536 (commands in flight)"
     );
-    assert_eq!(says(Limit::count(16, 17)), "batch_size 17 is out of range: allowed is 1 to the threshold");
-    assert_eq!(says(Limit::budget(Nanos(9))), "budget 9 ns is out of range: allowed is 10 us to 10 s");
+    assert_eq!(error(Limit::count(16, 17)), "batch_size 17 is out of range: allowed is 1 to the threshold");
+    assert_eq!(error(Limit::budget(Nanos(9))), "budget 9 ns is out of range: allowed is 10 us to 10 s");
 }
 
-/// From level 2 on a program hardly ever waits for room, and nobody looks at the very moment a marker comes.
+/// From level 2 on a launching thread rarely waits for room, so that markers are observed long after they completed.
 #[test]
-fn lengths_are_learnt_and_stop_points_stay_close_where_nobody_ever_waits() {
+fn durations_are_learned_and_stop_points_stay_close_without_waiting() {
     let mut window = Window::new(Limit::for_level(Level::Interrupt));
     window.set_level(Level::Interrupt);
     let mut device = Device::default();
-    // What programs begin with says little about what they go on with.
+    // The first commands of a program differ from those that follow.
     let lengths = [vec![Nanos(2_000); 50], vec![Nanos(400_000); 2_000]].concat();
     let (mut since_stop, mut late) = (Nanos::ZERO, Vec::new());
     for (n, length) in lengths.into_iter().enumerate() {
@@ -180,7 +180,7 @@ fn lengths_are_learnt_and_stop_points_stay_close_where_nobody_ever_waits() {
             if let Some(place) = window.reserve() {
                 break place;
             }
-            let (at, _) = *device.markers.front().expect("a full window has a marker on its way");
+            let (at, _) = *device.markers.front().expect("a full window has an outstanding marker");
             device.advance(at);
             window.observe(Progress { at: None, ..device.reported }, device.now);
         };
@@ -192,7 +192,7 @@ fn lengths_are_learnt_and_stop_points_stay_close_where_nobody_ever_waits() {
             late.extend((n > 1_000).then_some(since_stop));
             since_stop = Nanos::ZERO;
         }
-        // A little faster than the device.
+        // The host is slightly faster than the device.
         let later = device.now + Nanos(length.0 * 9 / 10);
         device.advance(later);
     }

@@ -1,15 +1,15 @@
-//! The test suite that every backend passes. One line in a test file runs it all:
+//! The test suite that every platform's [`HwQueue`] passes. One line in a test file runs all of it:
 //!
 //! ```text
 //! xsched_core::conformance!(MySubject::new());
 //! ```
 //!
-//! where `MySubject` implements [`Subject`]: how to make a queue, how to launch a command on it as a program would,
-//! and how to know by evidence other than markers how many commands have finished.
+//! where `MySubject` implements [`Subject`]: how to create a queue, how to launch a command on it as a program would, and how
+//! to count completed commands without markers.
 //!
-//! Levels the backend offers are exercised; levels it lacks must be refused with a reason.
+//! The levels that the device offers are exercised. The levels that it lacks must be rejected with a reason.
 
-#![allow(clippy::missing_panics_doc, reason = "checks fail by panicking, as tests do")]
+#![allow(clippy::missing_panics_doc, reason = "checks panic on failure, as tests do")]
 
 mod hardware;
 mod scheduling;
@@ -22,43 +22,43 @@ use std::time::{Duration, Instant};
 
 use crate::HwQueue;
 
-/// A backend under test.
+/// The platform under test.
 pub trait Subject: Send + Sync + 'static {
-    /// Its hardware queue.
+    /// The platform's hardware queue.
     type Queue: HwQueue + 'static;
 
-    /// A new, empty queue on the device.
+    /// Creates an empty queue on the device.
     fn queue(&self) -> Arc<Self::Queue>;
 
-    /// Launches one command of about this length, past the core, as the vendor's own call would.
-    fn launch(&self, queue: &Self::Queue, length: Duration);
+    /// Launches one command of about this duration with the vendor's own call, which the core does not see.
+    fn launch(&self, queue: &Self::Queue, duration: Duration);
 
-    /// How many commands launched on the queue have finished, by the device's own account.
+    /// How many commands launched on the queue have completed, by evidence other than markers.
     fn finished(&self, queue: &Self::Queue) -> u64;
 }
 
-/// Makes one test of every check of the suite. The argument is an expression that makes a [`Subject`]; it is
-/// evaluated once per test.
+/// Defines one test for every check of the suite. The argument is an expression that creates a [`Subject`]; it is evaluated
+/// once per test.
 #[macro_export]
 macro_rules! conformance {
     ($subject:expr) => {
         $crate::conformance!(@tests $subject,
             markers_follow_the_work_before_them
-            waiting_ends_with_the_marker_or_the_time
+            waiting_ends_with_the_marker_or_the_timeout
             synchronize_covers_everything_launched
             queues_do_not_share_markers
-            threads_place_markers_of_their_own
-            offered_levels_stop_the_device_and_others_are_refused
+            markers_of_several_threads_are_unique_and_complete
+            offered_levels_stop_the_device_and_missing_levels_are_rejected
             preempting_and_restoring_may_be_repeated
             a_storm_of_preemptions_loses_nothing
-            a_suspended_queue_launches_nothing_and_resumes_in_order
+            suspended_queue_launches_nothing_and_resumes_in_order
             suspending_with_sync_leaves_nothing_on_the_device
             suspending_waits_for_submitted_commands
-            waiting_commands_can_be_dropped
+            pending_commands_can_be_dropped
             suspending_and_resuming_may_be_repeated
-            a_missing_level_is_an_error_that_says_what_there_is
-            a_paced_queue_completes_everything
-            a_queue_that_is_controlled_again_is_waited_for_as_before
+            missing_level_is_rejected_with_the_highest_level_and_the_reason
+            throttled_queue_completes_everything
+            two_xqueues_on_one_hardware_queue_wait_for_their_own_markers
         );
     };
     (@tests $subject:expr, $($check:ident)*) => {
@@ -71,19 +71,19 @@ macro_rules! conformance {
     };
 }
 
-/// Dependencies for something that must come, and fails the test if it does not.
-pub(crate) fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
-    let patience = Instant::now() + Duration::from_secs(30);
-    while !happened() {
-        assert!(Instant::now() < patience, "{what} did not happen within 30 s");
+/// Waits until a condition is true, and fails the test if it is not within 30 s.
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what} did not happen within 30 s");
         std::thread::sleep(Duration::from_micros(200));
     }
 }
 
-/// A small repeatable source of randomness: the same storm every time.
-pub(crate) struct Dice(u64);
+/// A small generator of pseudo-random numbers with a seed: every run is the same.
+pub(crate) struct Random(u64);
 
-impl Dice {
+impl Random {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }

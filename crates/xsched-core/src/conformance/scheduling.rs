@@ -1,4 +1,4 @@
-//! Checks of an XQueue on top of the hardware queue.
+//! Checks of an XQueue on the hardware queue.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,31 +10,31 @@ use crate::{
 };
 use crate::{HwQueue, sync::Shared};
 
-const SHORT: Duration = Duration::from_micros(200);
+const SHORT_COMMAND: Duration = Duration::from_micros(200);
 
-/// An XQueue the test drives itself, on a fresh hardware queue.
-fn driven<S: Subject>(subject: &S, level: LevelRequest) -> (Arc<XQueue>, Arc<S::Queue>) {
+/// An XQueue that the test suspends itself, on a new hardware queue.
+fn controlled_queue<S: Subject>(subject: &S, level: LevelRequest) -> (Arc<XQueue>, Arc<S::Queue>) {
     let hw = subject.queue();
-    (driven_on(&hw, level), hw)
+    (control(&hw, level), hw)
 }
 
-fn driven_on<Q: HwQueue + 'static>(hw: &Arc<Q>, level: LevelRequest) -> Arc<XQueue> {
+fn control<Q: HwQueue + 'static>(hw: &Arc<Q>, level: LevelRequest) -> Arc<XQueue> {
     let gate = Shared::from(Arc::new(Gate::default()));
     gate.count_all();
-    let theirs: Arc<dyn HwQueue> = hw.clone();
-    Arc::new(XQueue::new(QueueId(1), theirs, gate, Arc::new(NoScheduler), level).unwrap())
+    let hw: Arc<dyn HwQueue> = hw.clone();
+    Arc::new(XQueue::new(QueueId(1), hw, gate, Arc::new(NoScheduler), level).unwrap())
 }
 
-/// While suspended nothing is launched; afterwards everything is, once, in order.
-pub fn a_suspended_queue_launches_nothing_and_resumes_in_order<S: Subject>(subject: &S) {
+/// A suspended queue launches nothing. After it is resumed, every command is launched once, in order.
+pub fn suspended_queue_launches_nothing_and_resumes_in_order<S: Subject>(subject: &S) {
     const COMMANDS: usize = 200;
-    let (queue, hw) = driven(subject, LevelRequest::Auto);
+    let (queue, hw) = controlled_queue(subject, LevelRequest::Auto);
     let log = Mutex::new(Vec::new());
     std::thread::scope(|threads| {
         threads.spawn(|| {
             for n in 0..COMMANDS {
                 queue.launch(|| {
-                    subject.launch(&hw, SHORT);
+                    subject.launch(&hw, SHORT_COMMAND);
                     log.lock().unwrap().push(n);
                 });
             }
@@ -54,13 +54,13 @@ pub fn a_suspended_queue_launches_nothing_and_resumes_in_order<S: Subject>(subje
     eventually("the queue became idle", || queue.state() == QueueState::Idle);
 }
 
-/// After a synchronous suspend the device has nothing left to do.
+/// After `suspend` with `sync_hw_queue` everything launched has completed.
 pub fn suspending_with_sync_leaves_nothing_on_the_device<S: Subject>(subject: &S) {
-    let (queue, hw) = driven(subject, LevelRequest::Auto);
+    let (queue, hw) = controlled_queue(subject, LevelRequest::Auto);
     let mut launched = 0;
     for _ in 0..5 {
         for _ in 0..10 {
-            queue.launch(|| subject.launch(&hw, SHORT));
+            queue.launch(|| subject.launch(&hw, SHORT_COMMAND));
             launched += 1;
         }
         queue.suspend(Suspend { sync_hw_queue: true, ..Suspend::default() }).unwrap();
@@ -69,12 +69,12 @@ pub fn suspending_with_sync_leaves_nothing_on_the_device<S: Subject>(subject: &S
     }
 }
 
-/// `wait_all` and `wait_idle` let what was submitted complete before the queue is suspended.
+/// With `wait_all` or `wait_idle`, submitted commands complete before the queue is suspended.
 pub fn suspending_waits_for_submitted_commands<S: Subject>(subject: &S) {
     for how in
         [Suspend { wait_all: true, ..Suspend::default() }, Suspend { wait_idle: true, ..Suspend::default() }]
     {
-        let (queue, hw) = driven(subject, LevelRequest::Auto);
+        let (queue, hw) = controlled_queue(subject, LevelRequest::Auto);
         let log = Arc::new(Mutex::new(Vec::new()));
         let tickets: Vec<_> = (0..20)
             .map(|n| {
@@ -82,7 +82,7 @@ pub fn suspending_waits_for_submitted_commands<S: Subject>(subject: &S) {
                 queue.submit(move || log.lock().unwrap().push(n)).unwrap()
             })
             .collect();
-        subject.launch(&hw, SHORT);
+        subject.launch(&hw, SHORT_COMMAND);
         queue.suspend(how).unwrap();
         assert_eq!(*log.lock().unwrap(), (0..20).collect::<Vec<_>>(), "{how:?}");
         assert_eq!(subject.finished(&hw), 1, "{how:?}");
@@ -94,9 +94,9 @@ pub fn suspending_waits_for_submitted_commands<S: Subject>(subject: &S) {
     }
 }
 
-/// Resuming with `drop_commands` discards what waits, and only that.
-pub fn waiting_commands_can_be_dropped<S: Subject>(subject: &S) {
-    let (queue, _hw) = driven(subject, LevelRequest::Auto);
+/// Resuming with `drop_commands` discards exactly the pending commands.
+pub fn pending_commands_can_be_dropped<S: Subject>(subject: &S) {
+    let (queue, _hw) = controlled_queue(subject, LevelRequest::Auto);
     let ran = Arc::new(Mutex::new(Vec::new()));
     let submit = |n: u32| {
         let ran = Arc::clone(&ran);
@@ -115,50 +115,50 @@ pub fn waiting_commands_can_be_dropped<S: Subject>(subject: &S) {
     assert_eq!(*ran.lock().unwrap(), [1, 4]);
 }
 
-/// Suspends do not nest, and resuming what runs is nothing.
+/// Suspending twice is undone by resuming once, and resuming a queue that runs has no effect.
 pub fn suspending_and_resuming_may_be_repeated<S: Subject>(subject: &S) {
-    let (queue, hw) = driven(subject, LevelRequest::Auto);
+    let (queue, hw) = controlled_queue(subject, LevelRequest::Auto);
     queue.resume(Resume::default()).unwrap();
     for _ in 0..3 {
         queue.suspend(Suspend::default()).unwrap();
     }
     queue.suspend(Suspend { sync_hw_queue: true, wait_all: true, wait_idle: true }).unwrap();
     queue.resume(Resume::default()).unwrap();
-    queue.launch(|| subject.launch(&hw, SHORT));
+    queue.launch(|| subject.launch(&hw, SHORT_COMMAND));
     queue.resume(Resume::default()).unwrap();
     queue.wait_all().unwrap();
     assert_eq!(subject.finished(&hw), 1);
 }
 
-/// Asking for more than the device has names the level it has and the reason.
-pub fn a_missing_level_is_an_error_that_says_what_there_is<S: Subject>(subject: &S) {
-    let (queue, hw) = driven(subject, LevelRequest::Auto);
+/// The error for a level that the device lacks names the highest level that it offers, and the reason.
+pub fn missing_level_is_rejected_with_the_highest_level_and_the_reason<S: Subject>(subject: &S) {
+    let (queue, hw) = controlled_queue(subject, LevelRequest::Auto);
     let capabilities = hw.capabilities();
     for level in Level::ALL {
-        let answer = queue.launch_path().set_level(LevelRequest::Exactly(level));
+        let result = queue.launch_path().set_level(LevelRequest::Exactly(level));
         match capabilities.cost(level) {
-            Ok(_) => assert_eq!(answer.unwrap(), level),
+            Ok(_) => assert_eq!(result.unwrap(), level),
             Err(reason) => {
-                let refusal = answer.expect_err("a level the device lacks was accepted").to_string();
-                assert!(refusal.contains(reason), "`{refusal}` does not say why");
+                let error = result.expect_err("a level that the device lacks was accepted").to_string();
+                assert!(error.contains(reason), "`{error}` does not state the reason");
                 let has = format!("supports level {}", capabilities.highest().number());
-                assert!(refusal.contains(&has), "`{refusal}` does not say what there is");
+                assert!(error.contains(&has), "`{error}` does not name the highest level");
             }
         }
     }
 }
 
-/// Under a narrow window, by time or by count, with several threads, everything completes.
-pub fn a_paced_queue_completes_everything<S: Subject>(subject: &S) {
+/// With a small window, in time or in commands, and several threads everything completes.
+pub fn throttled_queue_completes_everything<S: Subject>(subject: &S) {
     for limit in [Limit::Budget(Nanos::from_micros(500)), Limit::Count { threshold: 4, batch_size: 2 }] {
-        let (queue, hw) = driven(subject, LevelRequest::Auto);
+        let (queue, hw) = controlled_queue(subject, LevelRequest::Auto);
         queue.launch_path().set_limit(Some(limit));
         queue.launch_path().gate().give(Order::Throttled);
         std::thread::scope(|threads| {
             for _ in 0..2 {
                 threads.spawn(|| {
                     for _ in 0..60 {
-                        queue.launch(|| subject.launch(&hw, SHORT));
+                        queue.launch(|| subject.launch(&hw, SHORT_COMMAND));
                     }
                 });
             }
@@ -168,28 +168,27 @@ pub fn a_paced_queue_completes_everything<S: Subject>(subject: &S) {
     }
 }
 
-/// One XQueue after the other on the same hardware queue, the first still used by a thread: neither takes the other's markers
-/// for its own.
-pub fn a_queue_that_is_controlled_again_is_waited_for_as_before<S: Subject>(subject: &S) {
-    const LENGTH: Duration = Duration::from_millis(20);
-    let (first, hw) = driven(subject, LevelRequest::Auto);
+/// Two XQueues on the same hardware queue, created one after the other: neither XQueue mistakes a marker of the other XQueue for its own.
+pub fn two_xqueues_on_one_hardware_queue_wait_for_their_own_markers<S: Subject>(subject: &S) {
+    const LONG_COMMAND: Duration = Duration::from_millis(20);
+    let (first, hw) = controlled_queue(subject, LevelRequest::Auto);
     let limit = Limit::Count { threshold: 1, batch_size: 1 };
     first.set_limit(Some(limit));
     let mut launched = 0;
     for _ in 0..10 {
-        first.launch(|| subject.launch(&hw, SHORT));
+        first.launch(|| subject.launch(&hw, SHORT_COMMAND));
         launched += 1;
     }
     first.wait_all().unwrap();
-    let second = driven_on(&hw, LevelRequest::Auto);
+    let second = control(&hw, LevelRequest::Auto);
     second.set_limit(Some(limit));
     for _ in 0..3 {
         for queue in [&second, &first] {
-            queue.launch(|| subject.launch(&hw, LENGTH));
-            // It may not be admitted before the one before it is done.
+            queue.launch(|| subject.launch(&hw, LONG_COMMAND));
+            // Admitted only after the command before it has completed.
             queue.launch(|| {
-                assert!(subject.finished(&hw) > launched, "what was launched before is not done");
-                subject.launch(&hw, SHORT);
+                assert!(subject.finished(&hw) > launched, "the command before has not completed");
+                subject.launch(&hw, SHORT_COMMAND);
             });
             launched += 2;
         }

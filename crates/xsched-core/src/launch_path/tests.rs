@@ -8,25 +8,24 @@ use crate::level::{Capabilities, Level, LevelCost};
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::window::Limit;
 
-/// Notes how it is stopped.
-struct Device {
+/// Records the calls of its queue.
+struct RecordingDevice {
     capabilities: Capabilities,
-    told: Mutex<Vec<&'static str>>,
-    /// What is launched while it is stopped waits there.
-    holds: bool,
-    /// Placing a marker returns only once the queue was let go on, as in a driver whose queue is full.
+    calls: Mutex<Vec<&'static str>>,
+    accepts_launches: bool,
+    /// `mark` returns only once the queue was resumed, as in a driver whose queue is full.
     is_full: bool,
-    refuses: bool,
+    rejects_preempt: bool,
     marked: AtomicU64,
 }
 
-impl Device {
-    fn note(&self, what: &'static str) {
-        lock(&self.told).push(what);
+impl RecordingDevice {
+    fn record(&self, call: &'static str) {
+        lock(&self.calls).push(call);
     }
 }
 
-impl HwQueue for Device {
+impl HwQueue for RecordingDevice {
     fn device(&self) -> DeviceId {
         DeviceId(1)
     }
@@ -34,8 +33,8 @@ impl HwQueue for Device {
         &self.capabilities
     }
     fn mark(&self) -> Result<Marker, HalError> {
-        self.note("mark");
-        while self.is_full && !lock(&self.told).contains(&"restore") {
+        self.record("mark");
+        while self.is_full && !lock(&self.calls).contains(&"restore") {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(self.marked.fetch_add(1, Ordering::SeqCst) + 1)
@@ -44,7 +43,7 @@ impl HwQueue for Device {
         Progress::default()
     }
     fn accepts_launches_while_stopped(&self) -> bool {
-        self.holds
+        self.accepts_launches
     }
     fn wait(&self, _: Marker, _: Duration) -> Result<bool, HalError> {
         Ok(false)
@@ -53,32 +52,39 @@ impl HwQueue for Device {
         Ok(())
     }
     fn preempt(&self, _: Level) -> Result<(), HalError> {
-        self.note("preempt");
-        if self.refuses {
-            let (device, why) = (String::new(), "it does not want to".to_owned());
+        self.record("preempt");
+        if self.rejects_preempt {
+            let (device, why) = (String::new(), "not permitted".to_owned());
             return Err(HalError::Driver { device, what: "stopping", why });
         }
         Ok(())
     }
     fn trigger_context_switch(&self) {
-        self.note("trigger_context_switch");
+        self.record("trigger_context_switch");
     }
     fn set_has_work(&self, has_work: bool) {
-        self.note(if has_work { "work" } else { "no work" });
+        self.record(if has_work { "work" } else { "no work" });
     }
     fn restore(&self) -> Result<(), HalError> {
-        self.note("restore");
+        self.record("restore");
         Ok(())
     }
 }
 
-fn device() -> Device {
+fn device() -> RecordingDevice {
     let capabilities = Capabilities::block_only("d", "").with_interrupt(Ok(LevelCost::default()));
-    let (told, marked) = (Mutex::default(), AtomicU64::new(0));
-    Device { capabilities, told, holds: false, is_full: false, refuses: false, marked }
+    let (calls, marked) = (Mutex::default(), AtomicU64::new(0));
+    RecordingDevice {
+        capabilities,
+        calls,
+        accepts_launches: false,
+        is_full: false,
+        rejects_preempt: false,
+        marked,
+    }
 }
 
-fn launch_path(device: Device) -> (Arc<Device>, LaunchPath) {
+fn launch_path(device: RecordingDevice) -> (Arc<RecordingDevice>, LaunchPath) {
     let device = Arc::new(device);
     let gate = Shared::from(Arc::new(Gate::default()));
     let launch_path =
@@ -87,8 +93,9 @@ fn launch_path(device: Device) -> (Arc<Device>, LaunchPath) {
 }
 
 #[test]
-fn who_waits_inside_the_driver_does_not_keep_the_queue_from_going_on() {
-    let (device, launch_path) = launch_path(Device { holds: true, is_full: true, ..device() });
+fn thread_blocked_inside_the_driver_does_not_keep_the_queue_from_resuming() {
+    let (device, launch_path) =
+        launch_path(RecordingDevice { accepts_launches: true, is_full: true, ..device() });
     launch_path.gate().give(Order::Drain);
     launch_path.enforce().unwrap();
     let launch_path = Arc::new(launch_path);
@@ -96,11 +103,11 @@ fn who_waits_inside_the_driver_does_not_keep_the_queue_from_going_on() {
         let launch_path = Arc::clone(&launch_path);
         move || launch_path.launch(|| ())
     });
-    while !lock(&device.told).contains(&"mark") {
+    while !lock(&device.calls).contains(&"mark") {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(launch_path.gate().is_ready(), "who waits there has work");
-    // On a thread of its own: it would wait for ever.
+    assert!(launch_path.gate().is_ready(), "a thread that blocks in the driver counts as work");
+    // On a thread of its own: with the fault it would block indefinitely.
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         launch_path.set_limit(Some(Limit::Budget(Nanos::from_millis(1))));
@@ -109,68 +116,70 @@ fn who_waits_inside_the_driver_does_not_keep_the_queue_from_going_on() {
         launch_path.enforce().unwrap();
         sender.send(launch_path.limit()).unwrap();
     });
-    let limit = done.recv_timeout(Duration::from_secs(30)).expect("the order is carried out");
+    let limit = done.recv_timeout(Duration::from_secs(30)).expect("the order is enforced");
     assert_eq!(limit, Limit::Budget(Nanos::from_millis(1)));
     launching.join().unwrap();
 }
 
 #[test]
-fn a_device_is_summoned_for_what_is_large_by_whoever_leads_and_has_nothing_there() {
-    let (device, launch_path) = launch_path(Device { holds: true, ..device() });
-    let summons = || lock(&device.told).iter().filter(|told| **told == "trigger_context_switch").count();
+fn large_launch_of_an_idle_leader_triggers_a_context_switch() {
+    let (device, launch_path) = launch_path(RecordingDevice { accepts_launches: true, ..device() });
+    let switches = || lock(&device.calls).iter().filter(|call| **call == "trigger_context_switch").count();
     launch_path.launch_large(|| ());
-    assert_eq!(summons(), 0, "nobody else is there");
+    assert_eq!(switches(), 0, "the task is alone");
     launch_path.gate().give(Order::Leader);
-    launch_path.launch_large(|| assert_eq!(summons(), 1, "before it is launched"));
+    launch_path.launch_large(|| assert_eq!(switches(), 1, "before it is launched"));
     launch_path.launch_large(|| ());
-    assert_eq!(summons(), 1, "the device is there already");
+    assert_eq!(switches(), 1, "the queue has work on the device already");
     for order in [Order::Peer, Order::Throttled, Order::Yield] {
         launch_path.begin_wait().over();
         launch_path.gate().give(order);
         launch_path.launch_large(|| ());
-        assert_eq!(summons(), 1, "{order:?}");
+        assert_eq!(switches(), 1, "{order:?}");
     }
 }
 
-/// Its program would stand still until the next order, though the device could hold its launches.
+/// Else the program would be stalled until the next order, although the device accepts its launches.
 #[test]
-fn what_comes_before_the_device_was_told_does_not_wait_for_that() {
-    let (device, launch_path) = launch_path(Device { holds: true, ..device() });
+fn launch_before_the_device_was_stopped_does_not_wait_for_the_enforcer() {
+    let (device, launch_path) = launch_path(RecordingDevice { accepts_launches: true, ..device() });
     launch_path.gate().give(Order::Throttled);
     launch_path.enforce().unwrap();
     launch_path.gate().give(Order::Yield);
-    launch_path.launch(|| device.note("launch"));
-    assert_eq!(lock(&device.told)[1..], ["work", "launch", "mark"], "what comes next stands behind it");
+    launch_path.launch(|| device.record("launch"));
+    assert_eq!(lock(&device.calls)[1..], ["work", "launch", "mark"], "the next launch has to stop behind it");
     launch_path.enforce().unwrap();
-    launch_path.launch(|| device.note("launch"));
+    launch_path.launch(|| device.record("launch"));
     assert_eq!(
-        lock(&device.told)[4..],
+        lock(&device.calls)[4..],
         ["work", "preempt", "work", "mark", "launch", "mark"],
-        "it stands itself"
+        "the launch waits on the device"
     );
 }
 
 #[test]
-fn a_device_that_refuses_leaves_it_to_the_gate() {
-    let (device, launch_path) = launch_path(Device { holds: true, refuses: true, ..device() });
+fn launches_wait_at_the_gate_if_the_device_rejects_a_stop() {
+    let (device, launch_path) =
+        launch_path(RecordingDevice { accepts_launches: true, rejects_preempt: true, ..device() });
     launch_path.gate().give(Order::Drain);
     launch_path.enforce().unwrap_err();
     let launch_path = Arc::new(launch_path);
     let launching = std::thread::spawn({
         let (launch_path, device) = (Arc::clone(&launch_path), Arc::clone(&device));
-        move || launch_path.launch(|| device.note("launch"))
+        move || launch_path.launch(|| device.record("launch"))
     });
     while launch_path.gate().counts().holds == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(!lock(&device.told).contains(&"launch"));
+    assert!(!lock(&device.calls).contains(&"launch"));
     launch_path.gate().give(Order::Free);
     launching.join().unwrap();
 }
 
 #[test]
-fn a_queue_that_stands_at_a_marker_has_work() {
-    let (_device, launch_path) = launch_path(Device { holds: true, is_full: true, ..device() });
+fn queue_with_a_marker_counts_as_busy() {
+    let (_device, launch_path) =
+        launch_path(RecordingDevice { accepts_launches: true, is_full: true, ..device() });
     launch_path.gate().give(Order::Drain);
     launch_path.enforce().unwrap();
     launch_path.gate().give(Order::Throttled);
@@ -178,11 +187,11 @@ fn a_queue_that_stands_at_a_marker_has_work() {
     assert!(!launch_path.gate().is_ready());
     launch_path.mark().expect("a marker");
     assert!(launch_path.gate().is_ready());
-    assert_eq!(launch_path.gate().counts().passes, 0, "and yet nothing was launched");
+    assert_eq!(launch_path.gate().counts().passes, 0, "no launch was counted");
 }
 
 #[test]
-fn a_queue_that_has_come_to_its_end_while_it_was_stopped_has_no_work() {
+fn device_learns_that_a_stopped_queue_became_idle() {
     let (device, launch_path) = launch_path(device());
     for order in [Order::Leader, Order::Yield, Order::Drain] {
         launch_path.gate().give(Order::Leader);
@@ -191,47 +200,47 @@ fn a_queue_that_has_come_to_its_end_while_it_was_stopped_has_no_work() {
         let wait = launch_path.begin_wait();
         launch_path.gate().give(order);
         launch_path.enforce().unwrap();
-        let stopped = order.stops();
-        let last = || *lock(&device.told).iter().rfind(|told| told.ends_with("work")).unwrap();
-        assert!(!stopped || last() == "work", "{order:?}");
+        let is_stopped = order.stops();
+        let last = || *lock(&device.calls).iter().rfind(|call| call.ends_with("work")).unwrap();
+        assert!(!is_stopped || last() == "work", "{order:?}");
         wait.over();
-        assert!(!stopped || last() == "no work", "{order:?}");
+        assert!(!is_stopped || last() == "no work", "{order:?}");
     }
 }
 
-/// Launches and waits by turns until the end of the work is kept back.
-fn come_back_soon(launch_path: &LaunchPath) {
-    let is_kept_back = (0..100_000).any(|_| {
+/// Launches and waits alternately until the report of an idle gap is deferred.
+fn make_short_gaps(launch_path: &LaunchPath) {
+    let is_deferred = (0..100_000).any(|_| {
         launch_path.launch(|| ());
         launch_path.begin_wait().over();
         launch_path.gate().is_ready()
     });
-    assert!(is_kept_back, "a machine on which nothing is ever done within a quarter of a millisecond?");
+    assert!(is_deferred, "the machine is too slow for gaps below 250 us");
 }
 
 #[test]
-fn the_ends_of_a_leading_queue_that_comes_back_soon_are_kept_back_until_it_stays_away() {
+fn short_gaps_of_a_leader_are_not_reported_until_one_becomes_long() {
     let (_device, launch_path) = launch_path(device());
     launch_path.gate().give(Order::Leader);
     for _ in 0..2 {
         launch_path.launch(|| ());
         launch_path.begin_wait().over();
-        assert!(!launch_path.gate().is_ready(), "it is not known yet to come back soon");
-        come_back_soon(&launch_path);
+        assert!(!launch_path.gate().is_ready(), "no short gap has been seen");
+        make_short_gaps(&launch_path);
         std::thread::sleep(Duration::from_millis(1));
         launch_path.report_deferred_idle();
-        assert!(!launch_path.gate().is_ready(), "it has stayed away");
+        assert!(!launch_path.gate().is_ready(), "the gap has become long");
     }
-    come_back_soon(&launch_path);
-    assert!(launch_path.poll_idle(), "whoever asks is told");
+    make_short_gaps(&launch_path);
+    assert!(launch_path.poll_idle(), "polling reports the gap");
     assert!(!launch_path.gate().is_ready());
 }
 
 #[test]
-fn whether_work_comes_in_pieces_is_known_from_the_last_time_there_was_any() {
+fn sync_bound_state_is_that_of_the_last_work() {
     let (_device, launch_path) = launch_path(device());
     launch_path.gate().give(Order::Leader);
-    let work = |pieces: usize| {
+    let run_work = |pieces: usize| {
         std::thread::sleep(Duration::from_millis(1));
         for _ in 0..pieces {
             launch_path.launch(|| ());
@@ -239,18 +248,18 @@ fn whether_work_comes_in_pieces_is_known_from_the_last_time_there_was_any() {
         }
         launch_path.gate().is_sync_bound()
     };
-    assert!(!work(2));
-    // More than once: on a busy machine gaps may be long that should be short.
-    assert!((0..1_000).any(|_| work(10) && work(1)), "as the last time");
-    assert!(!work(1));
+    assert!(!run_work(2));
+    // More than once: on a loaded machine a short gap may become long.
+    assert!((0..1_000).any(|_| run_work(10) && run_work(1)), "as the work before");
+    assert!(!run_work(1));
 }
 
 #[test]
-fn nothing_is_kept_back_from_equals_or_once_a_queue_leads_no_more() {
+fn gaps_are_reported_to_peers_and_once_a_queue_no_longer_leads() {
     let (_device, launch_path) = launch_path(device());
     for order in [Order::Peer, Order::Throttled, Order::Drain] {
         launch_path.gate().give(Order::Leader);
-        come_back_soon(&launch_path);
+        make_short_gaps(&launch_path);
         launch_path.gate().give(order);
         launch_path.report_deferred_idle();
         assert!(!launch_path.gate().is_ready(), "{order:?}");
@@ -263,12 +272,12 @@ fn nothing_is_kept_back_from_equals_or_once_a_queue_leads_no_more() {
     }
 }
 
-/// Else what went through another gate could be taken for what went through this one.
+/// Else an epoch of the old gate could be mistaken for one of the new gate.
 #[test]
-fn what_was_kept_back_says_nothing_about_another_gate() {
+fn deferred_report_belongs_to_its_gate() {
     let (_device, launch_path) = launch_path(device());
     launch_path.gate().give(Order::Leader);
-    come_back_soon(&launch_path);
+    make_short_gaps(&launch_path);
     let passes = launch_path.gate().counts().passes;
     let other = Arc::new(Gate::default());
     launch_path.move_to(Shared::from(Arc::clone(&other)));
@@ -281,17 +290,17 @@ fn what_was_kept_back_says_nothing_about_another_gate() {
 }
 
 #[test]
-fn a_queue_that_nobody_has_counted_is_not_taken_for_idle() {
+fn queue_with_uncounted_launches_counts_as_busy() {
     let (device, launch_path) = launch_path(device());
-    let told = |order| {
+    let calls_for = |order| {
         launch_path.gate().give(order);
         launch_path.enforce().unwrap();
-        std::mem::take(&mut *lock(&device.told))
+        std::mem::take(&mut *lock(&device.calls))
     };
-    assert_eq!(told(Order::Drain), ["work", "preempt"], "what was launched until now went uncounted");
+    assert_eq!(calls_for(Order::Drain), ["work", "preempt"], "launches until now were not counted");
     assert!(launch_path.gate().take_uncounted());
-    assert_eq!(told(Order::Leader), ["no work", "restore"]);
-    assert_eq!(told(Order::Drain), ["no work", "preempt"]);
-    told(Order::Free);
-    assert_eq!(told(Order::Drain), ["work", "preempt"]);
+    assert_eq!(calls_for(Order::Leader), ["no work", "restore"]);
+    assert_eq!(calls_for(Order::Drain), ["no work", "preempt"]);
+    calls_for(Order::Free);
+    assert_eq!(calls_for(Order::Drain), ["work", "preempt"]);
 }

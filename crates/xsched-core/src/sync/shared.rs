@@ -56,7 +56,7 @@ impl<T> Deref for Shared<T> {
 }
 
 /// A reference that can be redirected to another value while threads use it. Every value that it has pointed to lives as long
-/// as the reference, so that a thread that read the old one can still use it.
+/// as the reference, so that a thread that read a former value can still use it.
 pub struct Movable<T: 'static> {
     current: AtomicPtr<T>,
     all: Mutex<Vec<Shared<T>>>,
