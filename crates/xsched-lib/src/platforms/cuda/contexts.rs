@@ -32,7 +32,7 @@ pub(super) fn destroy(real: impl FnOnce() -> Code, context: Context) -> Code {
 }
 
 /// Calls `real`, which resets the primary context of a device. The driver does not report which context is the primary one,
-/// so the streams of all contexts of the device are retired. Those of the other contexts are adopted again at their next
+/// so the streams of all contexts of the device are untracked. Those of the other contexts are tracked again at their next
 /// launch.
 pub(super) fn reset_primary(real: impl FnOnce() -> Code, device: c_int) -> Code {
     around_destruction(real, || contexts_on(device))

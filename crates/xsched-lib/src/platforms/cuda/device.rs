@@ -4,7 +4,8 @@
 //! * **Time slices** belong to the process's compute channel groups. The GPU switches to another process when the time slice
 //!   of the running one expires, or when it has nothing to run. With 1 us for the process that may be preempted and 10 ms
 //!   for the leader, the leader preempts a running kernel in about 0.2 ms and keeps the GPU while it has work.
-//! * **Stop points** belong to one stream (see [`super::stop_words`]). A stalled stream runs nothing after its next stop point.
+//! * **Stop points** belong to one stream (see [`super::stop_words`]). The stream passes them while they are open, and stalls at
+//!   the next one while they are closed.
 //! * **Disabled channels** stop all streams of the process on the GPU at once, with the kernels that run.
 //!
 //! | order     | time slice            | stop points | channels                                                      |
@@ -39,7 +40,7 @@ const LEADER_TIME_SLICE_US: u64 = 10_000;
 const PREEMPTIBLE_TIME_SLICE_US: u64 = 1;
 
 /// How long streams may take to reach a stop point before their channels are disabled. Stop points are about 1 ms of work
-/// apart and cost nothing, while disabling and enabling channels idles the GPU for 0.8 ms. Only a long kernel exceeds 10 ms.
+/// apart, and the GPU works until then, whereas disabling and enabling channels takes 0.8 ms. Only a long kernel exceeds 10 ms.
 const STOP_POINT_TIMEOUT: Duration = Duration::from_millis(10);
 const STALL_POLL_INTERVAL: Duration = Duration::from_micros(20);
 

@@ -211,7 +211,7 @@ fn launch_with(
             return;
         }
         let Some(key) = stream_key(stream, default) else { return };
-        let queue = runtime.queue_or_track(key, || adopt(runtime, key, stream, default));
+        let queue = runtime.queue_or_track(key, || track(runtime, key, stream, default));
         if let Some(path) = queue.as_ref().and_then(|queue| queue.launch_path()) {
             launch(path, call);
         }
@@ -328,24 +328,24 @@ fn context_of(stream: Stream) -> Option<Context> {
 }
 
 #[cold]
-fn adopt(runtime: &Runtime, key: usize, stream: Stream, default: usize) -> bool {
+fn track(runtime: &Runtime, key: usize, stream: Stream, default: usize) -> bool {
     let Some(context) = current_context() else { return false };
     let stream = if stream.is_null() { std::ptr::without_provenance_mut(default) } else { stream };
-    let is_adopted = runtime.track(key, || CudaStream::new(stream, context));
-    if is_adopted && stream.addr() == PER_THREAD {
+    let is_tracked = runtime.track(key, || CudaStream::new(stream, context));
+    if is_tracked && stream.addr() == PER_THREAD {
         ThreadStreams::add(key);
     }
-    is_adopted
+    is_tracked
 }
 
-/// The keys of one thread's default streams, one for each context. The streams are retired when the thread exits.
+/// The keys of one thread's default streams, one for each context. The streams are untracked when the thread exits.
 #[derive(Default)]
 struct ThreadStreams(RefCell<Vec<usize>>);
 
 impl ThreadStreams {
     fn add(key: usize) {
         thread_local!(static STREAMS: ThreadStreams = ThreadStreams::default());
-        // Fails on a thread that is exiting, whose streams were retired already.
+        // Fails on a thread that is exiting, whose streams were untracked already.
         let _ = STREAMS.try_with(|streams| streams.0.borrow_mut().push(key));
     }
 }

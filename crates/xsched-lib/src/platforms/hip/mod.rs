@@ -301,7 +301,7 @@ fn launch(call: Call, stream: Stream, null: NullStream) -> Code {
                 return;
             }
             let Some(stream) = StreamId::resolve(copy, kind) else { return };
-            let queue = runtime.queue_or_track(stream.key, || adopt(runtime, stream));
+            let queue = runtime.queue_or_track(stream.key, || track(runtime, stream));
             if let Some(path) = queue.as_ref().and_then(|queue| queue.launch_path()) {
                 path.launch(call);
             }
@@ -329,7 +329,7 @@ fn launch_all<T>(call: Call, list: *const T, count: c_uint, stream: fn(&T) -> St
             streams.dedup_by_key(|stream| stream.key);
             let queue = |stream: &StreamId| runtime.scheduled_queue(stream.key);
             let queues = streams.iter().filter_map(|stream| {
-                queue(stream).or_else(|| adopt(runtime, *stream).then(|| queue(stream)).flatten())
+                queue(stream).or_else(|| track(runtime, *stream).then(|| queue(stream)).flatten())
             });
             pass_gates(&queues.collect::<Vec<_>>(), call);
         },
@@ -410,6 +410,6 @@ fn copy_of(kind: StreamKind) -> Option<usize> {
 }
 
 #[cold]
-fn adopt(runtime: &Runtime, stream: StreamId) -> bool {
+fn track(runtime: &Runtime, stream: StreamId) -> bool {
     runtime.track(stream.key, || HipStream::new(stream))
 }

@@ -73,12 +73,12 @@ pub(super) fn remove(signal: u64) -> Option<u64> {
     Some(signal)
 }
 
-/// Removes all queues and calls `retire` with the doorbell signal of each.
-pub(super) fn remove_all(retire: impl Fn(u64) -> Option<u64>) {
+/// Removes all queues and calls `untrack` with the doorbell signal of each.
+pub(super) fn remove_all(untrack: impl Fn(u64) -> Option<u64>) {
     for entry in &DOORBELLS {
         let signal = entry.signal.swap(0, Ordering::AcqRel);
         if signal != 0 && signal != BEING_FILLED {
-            retire(signal);
+            untrack(signal);
         }
     }
 }

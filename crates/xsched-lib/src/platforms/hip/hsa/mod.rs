@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn OnLoad(
 /// Called by the runtime when it is shut down, which destroys all its queues.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn OnUnload() {
-    run_isolated(|| doorbells::remove_all(retire));
+    run_isolated(|| doorbells::remove_all(untrack));
 }
 
 /// Installs the hooks in the runtime's table.
@@ -144,7 +144,7 @@ unsafe extern "C" fn queue_destroy(queue: QueueHandle) -> Status {
     run_isolated(|| {
         // SAFETY: the caller passes a queue that exists until the real function has returned.
         let doorbell = (!queue.is_null()).then(|| unsafe { (*queue).doorbell });
-        signal = doorbell.and_then(doorbells::remove).and_then(retire);
+        signal = doorbell.and_then(doorbells::remove).and_then(untrack);
     });
     // SAFETY: the caller's own argument.
     let status = unsafe { real(queue) };
@@ -156,8 +156,8 @@ unsafe extern "C" fn queue_destroy(queue: QueueHandle) -> Status {
     status
 }
 
-/// Retires a queue that is about to be destroyed. Returns its marker signal.
-fn retire(doorbell: u64) -> Option<u64> {
+/// Untracks a queue that is about to be destroyed. Returns its marker signal.
+fn untrack(doorbell: u64) -> Option<u64> {
     let key = usize::try_from(doorbell).ok()?;
     existing_runtime()?.untrack(key);
     queue::take_marker_signal(doorbell)
