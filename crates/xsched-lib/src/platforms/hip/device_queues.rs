@@ -277,9 +277,9 @@ mod tests {
 
     #[test]
     fn queues_stop_with_the_last_stream_and_resume_with_the_first() {
-        let (changed, changes) = channel();
+        let (sender, changes) = channel();
         let id = 0xfe00_0010;
-        let first = stream(id, move |is_stopped| changed.send(is_stopped).unwrap());
+        let first = stream(id, move |is_stopped| sender.send(is_stopped).unwrap());
         let second = stream(id, |_| unreachable!("the device has a mechanism"));
         first.set_preempted(true).unwrap();
         assert!(changes.try_recv().is_err(), "the second stream may run");

@@ -7,7 +7,7 @@
 //!    program's own call or after that has succeeded. All other calls are made on [`runtime_thread`].
 //!
 //! * [`hook_macro`]: how hooks are declared. [`vendor`]: the runtime's functions and types.
-//! * [`api_table`]: interception through the runtime's API table. [`hsa`]: ROCr, for programs that use it without HIP.
+//! * [`api_table`]: interception through the runtime's API table. [`hsa`]: `ROCr`, for programs that use it without HIP.
 //! * [`stream`]: a stream as a hardware queue. [`event_markers`]: the markers placed in it.
 //! * [`preemption`], [`device_queues`]: the streams of a device, which are preempted together: by the kernel driver ([`kfd`]) or at
 //!   [`stall_points`]. [`compute_unit_mask`]: compute units that they leave unused.

@@ -1,4 +1,4 @@
-//! Preemption of one stream or queue: the levels that it offers, and its registration with its device. HIP streams and ROCr queues
+//! Preemption of one stream or queue: the levels that it offers, and its registration with its device. HIP streams and `ROCr` queues
 //! share it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
