@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 use xsched_core::{DeviceId, Nanos};
 use xsched_ipc::protocol::{HintRequest, Reply, Request, Status, Target, TaskState, TaskStatus};
 use xsched_ipc::socket;
-use xsched_ipc::tool::{Tool, ToolError};
+use xsched_ipc::tool::{ToolConnection, ToolError};
 use xsched_policy::{POLICIES, PolicyInfo};
 
 use crate::errors::{exception, out_of_range, tool_error};
@@ -17,7 +17,7 @@ use crate::hints::{HintArguments, timeslice};
 
 /// A connection that is reused for the next request.
 struct Connection {
-    tool: Tool,
+    tool: ToolConnection,
     /// The process that connected. A child must not use its parent's connection after fork.
     process: u32,
     candidates: Vec<PathBuf>,
@@ -44,12 +44,12 @@ fn put_back(connection: Box<Connection>) {
 
 fn connect() -> Result<Box<Connection>, ToolError> {
     let candidates = socket::candidates();
-    Ok(Box::new(Connection { tool: Tool::connect()?, process: std::process::id(), candidates }))
+    Ok(Box::new(Connection { tool: ToolConnection::connect()?, process: std::process::id(), candidates }))
 }
 
 /// Sends requests to the service. An idle connection may have died with its service: then this tries again on a new
 /// one, which is safe because every request here may be repeated.
-fn with_service<T>(send: impl Fn(&Tool) -> Result<T, ToolError>) -> Result<T, ToolError> {
+fn with_service<T>(send: impl Fn(&ToolConnection) -> Result<T, ToolError>) -> Result<T, ToolError> {
     let idle = take_idle();
     let was_idle = idle.is_some();
     let connection = idle.map_or_else(connect, Ok)?;
@@ -78,7 +78,7 @@ fn request(py: Python<'_>, request: &Request, context: Option<&str>) -> PyResult
 }
 
 fn status(py: Python<'_>) -> PyResult<Status> {
-    py.detach(|| with_service(Tool::status)).map_err(|error| tool_error(py, &error, None))
+    py.detach(|| with_service(ToolConnection::status)).map_err(|error| tool_error(py, &error, None))
 }
 
 fn unexpected(py: Python<'_>) -> PyErr {

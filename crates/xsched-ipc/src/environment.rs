@@ -85,7 +85,7 @@ impl Environment {
             level: reader.value(name::LEVEL, LevelRequest::from_str).unwrap_or_default(),
             limit: reader.limit(),
             hint_request: reader.hint_request(),
-            name: reader.value(name::NAME, plain_name),
+            name: reader.value(name::NAME, validate_name),
         }
     }
 
@@ -200,7 +200,7 @@ fn on_or_off(text: &str) -> Result<bool, String> {
 const MAX_NAME_LENGTH: usize = 64;
 
 /// Validates a name for status reports: one line of 1 to 64 characters.
-pub fn plain_name(text: &str) -> Result<String, String> {
+pub fn validate_name(text: &str) -> Result<String, String> {
     let length = text.chars().count();
     if !(1..=MAX_NAME_LENGTH).contains(&length) {
         return Err(format!("a name has 1 to {MAX_NAME_LENGTH} characters, not {length}"));

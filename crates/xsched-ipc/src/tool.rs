@@ -71,12 +71,12 @@ fn join(paths: &[PathBuf]) -> String {
 
 /// A connection to the service.
 #[derive(Debug)]
-pub struct Tool {
+pub struct ToolConnection {
     connection: Connection,
     at: PathBuf,
 }
 
-impl Tool {
+impl ToolConnection {
     /// Connects to this user's service, else to the machine's.
     pub fn connect() -> Result<Self, ToolError> {
         Self::connect_to_first(socket::candidates())
@@ -100,7 +100,7 @@ impl Tool {
 
     /// The socket of the service.
     #[must_use]
-    pub fn at(&self) -> &Path {
+    pub fn socket(&self) -> &Path {
         &self.at
     }
 
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn error_without_service_names_the_sockets_and_what_to_do() {
         let looked = vec![PathBuf::from("/nowhere/a"), PathBuf::from("/nowhere/b")];
-        let error = Tool::connect_to_first(looked).unwrap_err();
+        let error = ToolConnection::connect_to_first(looked).unwrap_err();
         assert_eq!(
             error.to_string(),
             "no scheduler is running (looked at /nowhere/a, /nowhere/b): start one with `xsched serve`, or let \

@@ -9,7 +9,7 @@ use xsched_ipc::protocol::{Reply, Request};
 use xsched_policy::{POLICIES, PolicyInfo, Scope};
 
 use crate::term;
-use crate::tool::{Tool, ToolError};
+use crate::tool::{ToolConnection, ToolError};
 
 /// Show or change the scheduling policy.
 ///
@@ -68,7 +68,7 @@ impl CurrentPolicy {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let changes = args.name.is_some() || args.timeslice.is_some() || args.k.is_some();
     let mut out = io::stdout().lock();
-    let tool = match Tool::connect() {
+    let tool = match ToolConnection::connect() {
         Ok(tool) => tool,
         // The list of policies needs no service.
         Err(error @ ToolError::NoService { .. }) if !changes && !args.json => {
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Changes the given settings and returns the policy then in use.
 fn request_policy(
-    tool: &Tool,
+    tool: &ToolConnection,
     name: Option<String>,
     timeslice_us: Option<i64>,
     k: Option<u32>,

@@ -12,7 +12,7 @@ use xsched_ipc::protocol::{Status, TaskStatus};
 
 use crate::rates::{self, Rates};
 use crate::term::{self, Glyphs, NO_VALUE};
-use crate::tool::Tool;
+use crate::tool::ToolConnection;
 
 /// List the tasks that are being scheduled.
 ///
@@ -48,7 +48,7 @@ fn sample(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let tool = Tool::connect()?;
+    let tool = ToolConnection::connect()?;
     let old = tool.status()?;
     thread::sleep(args.sample);
     let mut new = tool.status()?;

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
 use xsched_core::{Deadline, Laxity, LevelRequest, Limit, Nanos, Priority, Share};
-use xsched_ipc::environment::{name, plain_name};
+use xsched_ipc::environment::{name, validate_name};
 
 /// Run a program under the scheduler.
 ///
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     budget: Option<i64>,
 
     /// Name shown by ps and top, instead of the name of the executable.
-    #[arg(long, value_parser = plain_name)]
+    #[arg(long, value_parser = validate_name)]
     name: Option<String>,
 
     /// The program and its arguments.

@@ -8,7 +8,7 @@ use xsched_core::{Deadline, Laxity, Nanos, Priority, Share};
 use xsched_ipc::protocol::{HintRequest, Request, Status, Target, TaskStatus};
 
 use crate::term::{self, Glyphs};
-use crate::tool::Tool;
+use crate::tool::ToolConnection;
 
 /// Change the priority, share, deadline or laxity of a running program, or suspend it.
 ///
@@ -140,7 +140,7 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let tool = Tool::connect()?;
+    let tool = ToolConnection::connect()?;
     let before = tool.status()?;
     let (target, hint_request) = (&args.target, args.hint_request(&before));
     let unchanged = || match target {

@@ -18,7 +18,7 @@ use xsched_core::Nanos;
 use xsched_core::parse_time;
 use xsched_ipc::protocol::{Reply, Request};
 
-use crate::tool::{Tool, ToolError};
+use crate::tool::{ToolConnection, ToolError};
 use crate::trace::Converter;
 
 /// Record a trace of the scheduler's decisions for Perfetto.
@@ -53,7 +53,7 @@ const SERVICE_START_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     // `xsched run` starts a service if none runs, so a missing service is no error if there is a command.
-    let tool = match Tool::connect() {
+    let tool = match ToolConnection::connect() {
         Err(ToolError::NoService { .. }) if !args.command.is_empty() => None,
         tool => Some(tool?),
     };
@@ -135,7 +135,7 @@ impl Recording {
     }
 
     /// Starts the command and records. The file is complete afterwards, even if the service exits first.
-    fn run(&mut self, tool: Option<Tool>, args: &Args, file: File) -> anyhow::Result<()> {
+    fn run(&mut self, tool: Option<ToolConnection>, args: &Args, file: File) -> anyhow::Result<()> {
         let tool = if let Some(tool) = tool {
             // Subscribe before the command starts: its first launch is in the trace.
             tool.send(&Request::Trace)?;
@@ -147,7 +147,7 @@ impl Recording {
             tool.send(&Request::Trace)?;
             tool
         };
-        let status = Tool::connect_to_first(vec![tool.at().to_owned()])?.status()?;
+        let status = ToolConnection::connect_to_first(vec![tool.socket().to_owned()])?.status()?;
         let written = || cannot_write(&args.output);
         let mut converter = Converter::new(BufWriter::new(file), &status).with_context(written)?;
         if self.child.is_none() && self.limit.is_none() {
@@ -180,9 +180,9 @@ impl Recording {
     }
 
     /// Waits for the service that the command starts.
-    fn wait_for_service(&mut self) -> anyhow::Result<Tool> {
+    fn wait_for_service(&mut self) -> anyhow::Result<ToolConnection> {
         loop {
-            match Tool::connect() {
+            match ToolConnection::connect() {
                 Err(ToolError::NoService { .. })
                     if !self.is_over()? && self.began.elapsed() < SERVICE_START_TIMEOUT =>
                 {
@@ -193,7 +193,11 @@ impl Recording {
         }
     }
 
-    fn record<W: Write>(&mut self, tool: &Tool, converter: &mut Converter<W>) -> anyhow::Result<()> {
+    fn record<W: Write>(
+        &mut self,
+        tool: &ToolConnection,
+        converter: &mut Converter<W>,
+    ) -> anyhow::Result<()> {
         let line =
             if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         let mut checked = Instant::now();

@@ -8,7 +8,7 @@ use xsched_policy::PolicyInfo;
 
 use super::{Check, Group, Machine};
 use crate::term;
-use crate::tool::{Tool, ToolError};
+use crate::tool::{ToolConnection, ToolError};
 
 const HERE: Group = Group::Scheduler;
 const OUR_VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -25,9 +25,9 @@ pub(super) fn service(machine: &Machine) -> Vec<Check> {
 }
 
 fn connect(machine: &Machine) -> Result<(PathBuf, Status), ToolError> {
-    let tool = Tool::connect_to_first(machine.sockets.clone())?;
+    let tool = ToolConnection::connect_to_first(machine.sockets.clone())?;
     let status = tool.status()?;
-    Ok((tool.at().to_owned(), status))
+    Ok((tool.socket().to_owned(), status))
 }
 
 fn unreachable(machine: &Machine, error: &ToolError) -> Check {

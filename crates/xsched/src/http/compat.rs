@@ -11,7 +11,7 @@ use xsched_ipc::protocol::{
 use xsched_policy::{POLICIES, PolicyInfo};
 
 use super::message::{Request, Response};
-use crate::tool::{Tool, ToolError};
+use crate::tool::{ToolConnection, ToolError};
 
 /// Responds to one request with the help of the service at `service`.
 pub(super) fn respond(service: &Path, request: &Request) -> Response {
@@ -54,8 +54,8 @@ fn route(service: &Path, request: &Request) -> RouteResult {
     }
 }
 
-fn connect(service: &Path) -> Result<Tool, Response> {
-    Tool::connect_to_first(vec![service.to_owned()]).map_err(error_response)
+fn connect(service: &Path) -> Result<ToolConnection, Response> {
+    ToolConnection::connect_to_first(vec![service.to_owned()]).map_err(error_response)
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "made for `map_err`")]
@@ -63,7 +63,7 @@ fn error_response(error: ToolError) -> Response {
     Response::error(if matches!(error, ToolError::Refused(_)) { 400 } else { 503 }, error)
 }
 
-fn send(tool: &Tool, service_request: &ServiceRequest) -> RouteResult {
+fn send(tool: &ToolConnection, service_request: &ServiceRequest) -> RouteResult {
     match tool.request(service_request).map_err(error_response)? {
         // The reply to a change of the policy may contain the policy.
         Reply::Done | Reply::Policy { .. } => Ok(Response::json(&json!({ "info": "success" }))),
@@ -116,7 +116,7 @@ fn process_json(status: &Status, pid: u32) -> Value {
     json!({ "pid": pid, "cmdline": cmdline })
 }
 
-fn policy(tool: &Tool) -> RouteResult {
+fn policy(tool: &ToolConnection) -> RouteResult {
     let service_request = ServiceRequest::Policy { name: None, timeslice_us: None, k: None };
     let Reply::Policy { name, .. } = tool.request(&service_request).map_err(error_response)? else {
         return Err(error_response(tool.unexpected()));

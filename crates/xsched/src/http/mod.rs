@@ -23,7 +23,7 @@ use anyhow::Context as _;
 use xsched_ipc::metrics;
 use xsched_ipc::protocol::{Reply, Request as Ask};
 
-use crate::tool::{Tool, ToolError};
+use crate::tool::{ToolConnection, ToolError};
 use message::Response;
 use server::{Handler, Limits, Listener, Server};
 
@@ -142,7 +142,7 @@ fn metrics_handler(service: PathBuf) -> Handler {
 }
 
 fn metrics_of(service: &Path) -> Result<String, ToolError> {
-    let tool = Tool::connect_to_first(vec![service.to_owned()])?;
+    let tool = ToolConnection::connect_to_first(vec![service.to_owned()])?;
     let mut page = String::new();
     let mut reply = tool.request(&Ask::Metrics)?;
     loop {

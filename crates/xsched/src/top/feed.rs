@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use xsched_ipc::protocol::{Request, Status};
 
-use crate::tool::{Tool, ToolError};
+use crate::tool::{ToolConnection, ToolError};
 
 /// What the thread sends to the screen.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Feed {
 }
 
 fn run(interval: Duration, pending: &Receiver<(Request, String)>, sender: &Sender<Update>) {
-    let mut tool: Option<Tool> = None;
+    let mut tool: Option<ToolConnection> = None;
     loop {
         let next_read = Instant::now() + interval;
         let update = match read_status(&mut tool) {
@@ -87,17 +87,17 @@ fn run(interval: Duration, pending: &Receiver<(Request, String)>, sender: &Sende
     }
 }
 
-fn read_status(tool: &mut Option<Tool>) -> Result<Status, ToolError> {
+fn read_status(tool: &mut Option<ToolConnection>) -> Result<Status, ToolError> {
     let connected = match tool.take() {
         Some(connected) => connected,
-        None => Tool::connect()?,
+        None => ToolConnection::connect()?,
     };
     let status = connected.status()?;
     *tool = Some(connected);
     Ok(status)
 }
 
-fn send(tool: Option<&Tool>, request: &Request) -> Result<(), String> {
+fn send(tool: Option<&ToolConnection>, request: &Request) -> Result<(), String> {
     let tool = tool.ok_or("no service is connected")?;
     tool.request(request).map(drop).map_err(|error| error.to_string())
 }

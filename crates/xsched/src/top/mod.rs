@@ -32,7 +32,7 @@ use self::feed::{Feed, Update};
 use self::keys::Action;
 use self::screen::{Mode, Screen};
 use crate::term::{self, Glyphs};
-use crate::tool::Tool;
+use crate::tool::ToolConnection;
 
 /// How long a key, a signal or an update of the feed can stay unhandled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -103,7 +103,7 @@ fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
 
 /// Prints one screen as text, with all tasks.
 pub(crate) fn once(sample: Duration) -> anyhow::Result<()> {
-    let tool = Tool::connect()?;
+    let tool = ToolConnection::connect()?;
     let mut screen = Screen::new(Glyphs::of_locale());
     screen.update(tool.status()?);
     thread::sleep(sample);

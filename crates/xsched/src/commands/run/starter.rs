@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use xsched_ipc::protocol::Request;
 
-use crate::tool::{Tool, ToolError};
+use crate::tool::{ToolConnection, ToolError};
 
 /// How long a service may take to send its first reply.
 const FIRST_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -17,7 +17,7 @@ const IDLE_EXIT: &str = "30";
 
 /// Starts a service if none runs, and returns when it replies.
 pub(super) fn ensure_service() -> anyhow::Result<()> {
-    match Tool::connect() {
+    match ToolConnection::connect() {
         Ok(service) => return wait_for_reply(&service, FIRST_REPLY_TIMEOUT),
         // A service runs, and this user may not use it: a second one would not help.
         Err(error @ ToolError::NotAllowed { .. }) => return Err(error.into()),
@@ -27,7 +27,7 @@ pub(super) fn ensure_service() -> anyhow::Result<()> {
     start()?;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        match Tool::connect() {
+        match ToolConnection::connect() {
             Ok(service) => return wait_for_reply(&service, left),
             Err(_) if left.is_zero() => bail!("a service was started and does not reply"),
             Err(_) => std::thread::sleep(CONNECT_RETRY_INTERVAL),
@@ -35,11 +35,11 @@ pub(super) fn ensure_service() -> anyhow::Result<()> {
     }
 }
 
-fn wait_for_reply(service: &Tool, timeout: Duration) -> anyhow::Result<()> {
+fn wait_for_reply(service: &ToolConnection, timeout: Duration) -> anyhow::Result<()> {
     // `Expect` keeps the service from exiting while idle: the program may take minutes until its first launch.
     service.send(&Request::Expect)?;
     if !service.wait(timeout)? {
-        bail!("the service at {} does not reply", service.at().display());
+        bail!("the service at {} does not reply", service.socket().display());
     }
     service.next_reply()?;
     Ok(())
