@@ -32,8 +32,8 @@ MEASURED = {"a launch on a stream of its own, ns": ["launches", "own", LAUNCHES]
 class Environment(Standin):
     """The stand-in, the programs and a service."""
 
-    def __init__(self, place):
-        super().__init__(place, {arguments[0] for arguments in MEASURED.values()})
+    def __init__(self, directory):
+        super().__init__(directory, {arguments[0] for arguments in MEASURED.values()})
 
     def start(self, *command):
         return subprocess.Popen([str(word) for word in command], env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -41,7 +41,7 @@ class Environment(Standin):
     def run(self, options, name, *arguments):
         """Starts a program, under the scheduler with these options, or without."""
         prefix = [] if options is None else [BUILT / "xsched", "run", *options, "--"]
-        return self.start(*prefix, self.place / name, *arguments)
+        return self.start(*prefix, self.directory / name, *arguments)
 
     def median(self, options, *arguments):
         with self.run(options, *arguments) as program:
@@ -66,7 +66,7 @@ class Environment(Standin):
         with self.start(BUILT / "xsched", "serve", "--quiet") as service:
             try:
                 until = time.monotonic() + 30
-                while not (self.place / "socket").exists():
+                while not (self.directory / "socket").exists():
                     if time.monotonic() > until:
                         sys.exit("the service did not start within 30 s")
                     time.sleep(0.05)
@@ -93,8 +93,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="xsched-launches-") as place:
-        environment = Environment(place)
+    with tempfile.TemporaryDirectory(prefix="xsched-launches-") as directory:
+        environment = Environment(directory)
         with environment.service():
             seen = measure(environment, args.rounds)
     with open("/proc/cpuinfo") as file:

@@ -18,7 +18,7 @@ PROGRAMS = os.path.join(HERE, "programs.py")
 
 
 class Failure(Exception):
-    """A measurement that failed; the others continue."""
+    """A measurement that failed; the remaining measurements continue."""
 
 
 class Missing(Failure):

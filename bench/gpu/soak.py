@@ -211,7 +211,7 @@ def main():
     try:
         environment.start_service()
         found = levels(environment)
-        # With competitors the GPU is never idle: a program that is stalled by mistake does not resume just because the others exit.
+        # With competitors the GPU is never idle: a program that is stalled by mistake does not resume just because all other programs have exited.
         start_competitors(environment)
     except Failure as error:
         sys.exit(f"cannot start: {error}")

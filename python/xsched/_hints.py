@@ -71,8 +71,8 @@ class priority:
         return self
 
     def __exit__(self, *exception):
-        *others, (block, token) = self._blocks.get()
-        self._blocks.set(tuple(others))
+        *outer, (block, token) = self._blocks.get()
+        self._blocks.set(tuple(outer))
         _innermost.reset(token)
         block.end()
 

@@ -31,9 +31,9 @@ def register() -> bool:
     if any(sign in library for sign in " :\t\n"):
         _log.warning("this program is not scheduled: %s cannot be preloaded, because its path contains a space or a colon", library)
         return False
-    others = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
-    if library not in others:
-        os.environ["LD_PRELOAD"] = ":".join([library, *others])
+    preloaded = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
+    if library not in preloaded:
+        os.environ["LD_PRELOAD"] = ":".join([library, *preloaded])
     # The variables of the original C++ XSched decide; without them the service schedules, as with `xsched run`.
     if "XSCHED_POLICY" not in os.environ:
         os.environ.setdefault("XSCHED_SCHEDULER", "GLB")

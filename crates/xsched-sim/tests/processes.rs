@@ -68,7 +68,7 @@ fn command_for(role: &str, device: &Path) -> Command {
     command
 }
 
-/// Not a test by itself: the other processes.
+/// Not a test by itself: the child processes.
 #[test]
 fn another_process() {
     let Ok(role) = std::env::var(ROLE) else { return };

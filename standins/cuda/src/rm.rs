@@ -180,7 +180,7 @@ fn new_object() -> u32 {
     })
 }
 
-/// Handles calls on our descriptor, and forwards all others to the kernel.
+/// Handles calls on our descriptor, and forwards calls on other descriptors to the kernel.
 ///
 /// # Safety
 /// The requirements of the system's function of this name.

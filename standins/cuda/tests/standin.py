@@ -9,17 +9,17 @@ BUILT = HERE.parent.parent.parent / "target/release"
 
 
 class Standin:
-    def __init__(self, place, programs):
-        """Compiles the programs with these names in the directory `place`."""
+    def __init__(self, directory, programs):
+        """Compiles the programs with these names in the directory `directory`."""
         missing = [name for name in ("xsched", "libxsched.so", "libstandin_cuda.so") if not (BUILT / name).exists()]
         if missing:
             sys.exit(f"{BUILT} has no {' and no '.join(missing)}: run cargo build --release --workspace")
-        self.place = pathlib.Path(place)
-        (self.place / "libcuda.so.1").symlink_to(BUILT / "libstandin_cuda.so")
+        self.directory = pathlib.Path(directory)
+        (self.directory / "libcuda.so.1").symlink_to(BUILT / "libstandin_cuda.so")
         sources = HERE / "programs"
         for name in programs:
-            subprocess.run([os.environ.get("CC", "cc"), "-std=gnu11", "-O2", "-I", HERE.parent, "-I", sources, "-o", self.place / name,
-                            sources / f"{name}.c", self.place / "libcuda.so.1", "-ldl", "-lpthread"], check=True)
+            subprocess.run([os.environ.get("CC", "cc"), "-std=gnu11", "-O2", "-I", HERE.parent, "-I", sources, "-o", self.directory / name,
+                            sources / f"{name}.c", self.directory / "libcuda.so.1", "-ldl", "-lpthread"], check=True)
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("XSCHED_", "LD_"))}
-        self.environment |= {"XSCHED_SOCKET": str(self.place / "socket"), "LD_LIBRARY_PATH": str(self.place),
-                             "XSCHED_STANDIN_CUDA": str(self.place / "gpu")}
+        self.environment |= {"XSCHED_SOCKET": str(self.directory / "socket"), "LD_LIBRARY_PATH": str(self.directory),
+                             "XSCHED_STANDIN_CUDA": str(self.directory / "gpu")}

@@ -20,7 +20,7 @@ static void load(void) {
     MUST(cuModuleGetFunction(&add_kernel, module, "add"));
 }
 
-/* Works on the default stream and on others. One of these is destroyed, the rest are released with the context. */
+/* Works on the default stream and on created streams. One of these is destroyed, the rest are released with the context. */
 static void work(long kernels, uint64_t ns, uint32_t value) {
     CUstream streams[STREAMS] = {NULL};
     CUdeviceptr memory;

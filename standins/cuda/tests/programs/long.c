@@ -3,7 +3,7 @@
   *
   *   long KERNEL_MS [exit]    prints "launched", then the milliseconds that it took and the sum, which must be 5
   *
-  * With exit, it exits on a line of input, and waits for the kernel again in an exit handler that runs after all others.
+  * With exit, it exits on a line of input, and waits for the kernel again in an exit handler that runs last.
  */
 #include <pthread.h>
 #include <unistd.h>
