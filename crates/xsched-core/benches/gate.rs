@@ -14,7 +14,7 @@ fn vendor_call(n: u64) -> u64 {
 
 fn queue(order: Order) -> XQueue {
     let gate = Shared::from(Arc::new(Gate::default()));
-    gate.give(order);
+    gate.set_order(order);
     XQueue::new(QueueId(1), Arc::new(NullQueue::default()), gate, Arc::new(NoScheduler), LevelRequest::Auto)
         .expect("every device offers level 1")
 }

@@ -114,7 +114,7 @@ pub trait SchedulerLink: Send + Sync {
     fn watch(&self) {}
 
     /// Whether the scheduler is alive. Called only while a thread is held.
-    fn alive(&self) -> bool;
+    fn is_alive(&self) -> bool;
 }
 
 /// No scheduler: only the program stops its queues.
@@ -123,7 +123,7 @@ pub struct NoScheduler;
 
 impl SchedulerLink for NoScheduler {
     fn notify(&self) {}
-    fn alive(&self) -> bool {
+    fn is_alive(&self) -> bool {
         true
     }
 }
@@ -203,7 +203,7 @@ impl Default for Gate {
 /// The scheduler's side.
 impl Gate {
     /// Writes an order and wakes the threads that it releases.
-    pub fn give(&self, order: Order) {
+    pub fn set_order(&self, order: Order) {
         let (set, clear) = (order.bits(), ORDERS & !order.bits());
         // Restrict before relaxing: between the two steps the word is at least as strict as one of the orders.
         // Pairs with the SeqCst load in `enter`.
@@ -391,8 +391,8 @@ impl Gate {
         while seen & stopping != 0 {
             self.word.wait(seen, Some(HEARTBEAT));
             // A dead scheduler holds no thread. The program's own suspension stays.
-            if seen & YIELD != 0 && !link.alive() {
-                self.give(Order::Free);
+            if seen & YIELD != 0 && !link.is_alive() {
+                self.set_order(Order::Free);
             }
             seen = self.word.word().load(Ordering::SeqCst);
         }
@@ -471,7 +471,7 @@ impl Gate {
     /// Releases every thread that waits here: the queue has moved to another gate, where they continue.
     pub fn retire(&self) {
         self.word.word().fetch_or(RETIRED, Ordering::SeqCst);
-        self.give(Order::Free);
+        self.set_order(Order::Free);
         self.open();
     }
 
@@ -503,7 +503,7 @@ mod tests {
         fn notify(&self) {
             self.notifications.fetch_add(1, Ordering::SeqCst);
         }
-        fn alive(&self) -> bool {
+        fn is_alive(&self) -> bool {
             !self.dead
         }
     }
@@ -515,15 +515,15 @@ mod tests {
             gate.take_uncounted() && gate.take_uncounted(),
             "no launch is counted while the gate is free"
         );
-        gate.give(Order::Throttled);
+        gate.set_order(Order::Throttled);
         assert!(gate.take_uncounted());
         assert!(!gate.take_uncounted(), "they were accounted for");
         for order in [Order::Leader, Order::Yield, Order::Drain, Order::Peer] {
-            gate.give(order);
+            gate.set_order(order);
         }
         assert!(!gate.has_uncounted());
-        gate.give(Order::Free);
-        gate.give(Order::Yield);
+        gate.set_order(Order::Free);
+        gate.set_order(Order::Yield);
         assert!(gate.has_uncounted());
     }
 
@@ -533,7 +533,7 @@ mod tests {
         gate.close();
         use Order::{Drain, Evict, Free, Leader, Throttled, Yield};
         for order in [Yield, Throttled, Drain, Yield, Evict, Drain, Free, Drain, Evict, Leader] {
-            gate.give(order);
+            gate.set_order(order);
             assert_eq!(gate.order(), order);
             assert!(gate.is_closed());
         }
@@ -586,7 +586,7 @@ mod tests {
     #[test]
     fn dead_scheduler_releases_held_threads() {
         let gate = Gate::default();
-        gate.give(Order::Yield);
+        gate.set_order(Order::Yield);
         let link = TestLink { dead: true, ..TestLink::default() };
         assert_eq!(gate.enter(&link), Order::Free);
         assert_eq!(gate.counts().holds, 1);

@@ -201,7 +201,7 @@ impl LaunchPath {
         self.idle_gaps.begin_sync();
         let result = real();
         self.idle_gaps.end_sync();
-        wait.over();
+        wait.finish();
         result
     }
 
@@ -233,7 +233,7 @@ pub struct Wait<'a> {
 
 impl Wait<'_> {
     /// All of it has completed.
-    pub fn over(self) {
+    pub fn finish(self) {
         if let Some(epoch) = self.covered {
             self.launch_path.completed(self.gate, epoch);
         }

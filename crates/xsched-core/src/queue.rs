@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn queue_that_moves_to_another_gate_stays_suspended() {
         let old = gate();
-        old.give(Order::Yield);
+        old.set_order(Order::Yield);
         let hw = Arc::new(NullQueue::default());
         let queue =
             XQueue::new(QueueId(1), hw, old.clone(), Arc::new(NoScheduler), LevelRequest::Auto).unwrap();
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn polling_relies_on_a_synchronizing_thread_only_for_a_limited_time() {
         let (gate, hw) = (gate(), Arc::new(NullQueue::default()));
-        gate.give(Order::Leader);
+        gate.set_order(Order::Leader);
         let queue =
             XQueue::new(QueueId(1), hw, gate.clone(), Arc::new(NoScheduler), LevelRequest::Auto).unwrap();
         queue.launch(|| ());
@@ -394,7 +394,7 @@ mod tests {
     #[test]
     fn queue_of_a_failed_device_counts_as_idle_after_some_polls() {
         let (gate, hw) = (gate(), Arc::new(DestroyedQueue(NullQueue::default())));
-        gate.give(Order::Leader);
+        gate.set_order(Order::Leader);
         let queue =
             XQueue::new(QueueId(1), hw, gate.clone(), Arc::new(NoScheduler), LevelRequest::Auto).unwrap();
         queue.launch(|| ());

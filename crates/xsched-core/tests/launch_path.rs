@@ -40,7 +40,7 @@ fn launching_allocates_no_memory() {
     drop(boxed);
     for order in [Order::Free, Order::Leader, Order::Throttled] {
         let gate = Shared::from(Arc::new(Gate::default()));
-        gate.give(order);
+        gate.set_order(order);
         let hw = Arc::new(NullQueue::default());
         let queue = XQueue::new(QueueId(1), hw, gate, Arc::new(NoScheduler), LevelRequest::Auto).unwrap();
         let before = ALLOCATIONS.get();

@@ -21,12 +21,12 @@ fn launch(gate: &Gate, link: &dyn SchedulerLink, real: impl FnOnce()) -> Order {
 fn held_thread_is_always_woken() {
     loom::model(|| {
         let gate = Arc::new(Gate::default());
-        gate.give(Order::Yield);
+        gate.set_order(Order::Yield);
         let held = {
             let gate = Arc::clone(&gate);
             thread::spawn(move || launch(&gate, &NoScheduler, || {}))
         };
-        gate.give(Order::Throttled);
+        gate.set_order(Order::Throttled);
         // Loom reports a deadlock here if the wake-up was lost.
         assert_eq!(held.join().unwrap(), Order::Throttled);
     });
@@ -36,7 +36,7 @@ fn held_thread_is_always_woken() {
 fn thread_held_by_scheduler_and_program_is_woken_by_the_last_release() {
     loom::model(|| {
         let gate = Arc::new(Gate::default());
-        gate.give(Order::Yield);
+        gate.set_order(Order::Yield);
         gate.close();
         let held = {
             let gate = Arc::clone(&gate);
@@ -46,7 +46,7 @@ fn thread_held_by_scheduler_and_program_is_woken_by_the_last_release() {
             let gate = Arc::clone(&gate);
             thread::spawn(move || gate.open())
         };
-        gate.give(Order::Free);
+        gate.set_order(Order::Free);
         program.join().unwrap();
         held.join().unwrap();
     });
@@ -118,7 +118,7 @@ impl SchedulerLink for Notifications {
     fn notify(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
-    fn alive(&self) -> bool {
+    fn is_alive(&self) -> bool {
         true
     }
 }
@@ -127,7 +127,7 @@ impl SchedulerLink for Notifications {
 fn scheduler_that_decides_when_notified_releases_the_held_thread() {
     loom::model(|| {
         let gate = Arc::new(Gate::default());
-        gate.give(Order::Yield);
+        gate.set_order(Order::Yield);
         let link = Arc::new(Notifications(AtomicUsize::new(0)));
         let program = {
             let (gate, link) = (Arc::clone(&gate), Arc::clone(&link));
@@ -137,7 +137,7 @@ fn scheduler_that_decides_when_notified_releases_the_held_thread() {
             thread::yield_now();
         }
         assert!(gate.is_ready(), "notified before the reason could be seen");
-        gate.give(Order::Leader);
+        gate.set_order(Order::Leader);
         program.join().unwrap();
     });
 }
@@ -146,7 +146,7 @@ fn scheduler_that_decides_when_notified_releases_the_held_thread() {
 fn queue_with_work_is_never_marked_idle() {
     loom::model(|| {
         let gate = Arc::new(Gate::default());
-        gate.give(Order::Leader);
+        gate.set_order(Order::Leader);
         let link = Arc::new(Notifications(AtomicUsize::new(0)));
         launch(&gate, &*link, || {});
         // This thread has synchronized with the device; another thread launches meanwhile.

@@ -110,7 +110,7 @@ impl HwQueue for Device {
 
 fn gate(order: Order) -> Shared<Gate> {
     let gate = Shared::from(Arc::new(Gate::default()));
-    gate.give(order);
+    gate.set_order(order);
     // The watcher thread does this before the first decision: from now on every launch is counted.
     let _ = gate.take_uncounted();
     gate
@@ -123,7 +123,7 @@ fn launch_path(device: &Arc<Device>, order: Order) -> Arc<LaunchPath> {
 }
 
 fn order(launch_path: &LaunchPath, order: Order) {
-    launch_path.gate().give(order);
+    launch_path.gate().set_order(order);
     launch_path.enforce().unwrap();
 }
 
@@ -371,7 +371,7 @@ fn device_learns_that_a_queue_became_idle_while_it_was_being_stopped() {
         path.launch(|| device.launch());
         let waiting = {
             let path = Arc::clone(&path);
-            thread::spawn(move || path.begin_wait().over())
+            thread::spawn(move || path.begin_wait().finish())
         };
         order(&path, Order::Drain);
         waiting.join().unwrap();
@@ -406,7 +406,7 @@ impl xsched_core::SchedulerLink for Notifications {
     fn notify(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
-    fn alive(&self) -> bool {
+    fn is_alive(&self) -> bool {
         true
     }
 }

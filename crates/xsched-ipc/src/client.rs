@@ -262,7 +262,7 @@ impl Client {
         let waits: Vec<_> = queues.iter().map(|queue| queue.launch_path().begin_wait()).collect();
         let result = real();
         if completed(&result) {
-            waits.into_iter().for_each(Wait::over);
+            waits.into_iter().for_each(Wait::finish);
         }
         result
     }

@@ -271,7 +271,7 @@ impl Coordinator {
     /// Frees all queues: the scheduler is about to end.
     pub fn release_all(&mut self) {
         for program in self.programs.drain(..) {
-            program.page.used_slots().for_each(|(_, slot)| slot.gate.give(Order::Free));
+            program.page.used_slots().for_each(|(_, slot)| slot.gate.set_order(Order::Free));
             program.page.orders().bump();
         }
         self.table = TaskTable::default();

@@ -47,8 +47,8 @@ fn enforce(process: &ScheduledProcess, queues: &[Arc<ScheduledQueue>]) -> Durati
         let (launch_path, gate) = (queue.launch_path(), queue.launch_path().gate());
         if gate.order().stops() {
             timeout = HEARTBEAT;
-            if !process.alive() {
-                gate.give(Order::Free);
+            if !process.is_alive() {
+                gate.set_order(Order::Free);
             }
         }
         launch_path.report_deferred_idle();

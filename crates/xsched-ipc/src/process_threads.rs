@@ -107,6 +107,6 @@ pub(crate) fn repeat_on_orders(
         }
         let Some(timeout) = step(&process) else { return };
         drop(process);
-        orders.wait_as(wake_mask, seen, timeout);
+        orders.wait_masked(wake_mask, seen, timeout);
     }
 }

@@ -184,7 +184,7 @@ impl ScheduledProcess {
         let binding = self.binding();
         let orders = binding.page.orders();
         orders.word().fetch_add(1, Ordering::SeqCst);
-        orders.wake(WATCHER_WAKE_MASK);
+        orders.wake_masked(WATCHER_WAKE_MASK);
     }
 
     /// Moves the process and all its queues to the page of a scheduler, unless `is_wanted` returns false.
@@ -262,7 +262,7 @@ impl ScheduledProcess {
     fn free_all_queues(&self) {
         let queues = self.queues();
         for queue in &queues {
-            queue.launch_path().gate().give(Order::Free);
+            queue.launch_path().gate().set_order(Order::Free);
         }
         // The enforcers resume their devices meanwhile: a device that is slow does not delay the next one.
         self.binding().page.orders().bump();
@@ -347,11 +347,11 @@ impl SchedulerLink for ScheduledProcess {
         // The word changes first: a watcher that is about to sleep either sees the change, or is seen to sleep here.
         orders.word().fetch_add(1, Ordering::SeqCst);
         if self.watcher_sleeps.load(Ordering::SeqCst) {
-            orders.wake(WATCHER_WAKE_MASK);
+            orders.wake_masked(WATCHER_WAKE_MASK);
         }
     }
 
-    fn alive(&self) -> bool {
+    fn is_alive(&self) -> bool {
         let binding = self.binding();
         !matches!(binding.endpoint, SchedulerEndpoint::None)
             && Nanos::now() - binding.page.last_heartbeat() < SCHEDULER_HEARTBEAT_TIMEOUT
@@ -394,13 +394,13 @@ mod tests {
         process.record_connection(Some(&ours));
         assert!(process.bind_to(&page, SchedulerEndpoint::Service(Arc::clone(&ours)), || true));
         let gate = &page.slot(3).unwrap().gate;
-        gate.give(Order::Throttled);
+        gate.set_order(Order::Throttled);
         // SAFETY: the child makes system calls and writes atomics, then ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
             process.detach_in_child();
             let was_free = gate.order() == Order::Free;
-            gate.give(Order::Yield);
+            gate.set_order(Order::Yield);
             page.orders().bump();
             let closed = ours.connection().is_err();
             // SAFETY: ends the child without running anything of the test's process.

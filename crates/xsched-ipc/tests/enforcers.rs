@@ -150,7 +150,7 @@ impl TestScheduler {
 
     fn order(&self, orders: &[(&ScheduledQueue, Order)]) {
         for (queue, order) in orders {
-            self.page.slot(queue.slot().unwrap()).unwrap().gate.give(*order);
+            self.page.slot(queue.slot().unwrap()).unwrap().gate.set_order(*order);
         }
         self.page.orders().bump();
     }

@@ -63,7 +63,7 @@ impl SchedulerLink for JoinedClient {
             self.connection.notify();
         }
     }
-    fn alive(&self) -> bool {
+    fn is_alive(&self) -> bool {
         true
     }
 }

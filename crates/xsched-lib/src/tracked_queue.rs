@@ -107,7 +107,7 @@ impl TrackedQueue {
         if is_complete()
             && let Some(wait) = wait
         {
-            wait.over();
+            wait.finish();
         }
     }
 

@@ -176,7 +176,7 @@ pub fn preempting_and_restoring_may_be_repeated<S: Subject>(subject: &S) {
 }
 
 /// Queues are stopped and resumed at random: every command completes once, and every marker completes.
-pub fn a_storm_of_preemptions_loses_nothing<S: Subject>(subject: &S) {
+pub fn random_preemptions_lose_nothing<S: Subject>(subject: &S) {
     let mut random = Random::new(7);
     let queues: Vec<_> = (0..3).map(|_| subject.queue()).collect();
     let levels: Vec<_> = Level::ALL[1..]

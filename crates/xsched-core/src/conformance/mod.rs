@@ -50,7 +50,7 @@ macro_rules! conformance {
             markers_of_several_threads_are_unique_and_complete
             offered_levels_stop_the_device_and_missing_levels_are_rejected
             preempting_and_restoring_may_be_repeated
-            a_storm_of_preemptions_loses_nothing
+            random_preemptions_lose_nothing
             suspended_queue_launches_nothing_and_resumes_in_order
             suspending_with_sync_leaves_nothing_on_the_device
             suspending_waits_for_submitted_commands

@@ -153,7 +153,7 @@ pub fn throttled_queue_completes_everything<S: Subject>(subject: &S) {
     for limit in [Limit::Budget(Nanos::from_micros(500)), Limit::Count { threshold: 4, batch_size: 2 }] {
         let (queue, hw) = controlled_queue(subject, LevelRequest::Auto);
         queue.launch_path().set_limit(Some(limit));
-        queue.launch_path().gate().give(Order::Throttled);
+        queue.launch_path().gate().set_order(Order::Throttled);
         std::thread::scope(|threads| {
             for _ in 0..2 {
                 threads.spawn(|| {

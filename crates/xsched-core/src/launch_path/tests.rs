@@ -96,7 +96,7 @@ fn launch_path(device: RecordingDevice) -> (Arc<RecordingDevice>, LaunchPath) {
 fn thread_blocked_inside_the_driver_does_not_keep_the_queue_from_resuming() {
     let (device, launch_path) =
         launch_path(RecordingDevice { accepts_launches: true, is_full: true, ..device() });
-    launch_path.gate().give(Order::Drain);
+    launch_path.gate().set_order(Order::Drain);
     launch_path.enforce().unwrap();
     let launch_path = Arc::new(launch_path);
     let launching = std::thread::spawn({
@@ -112,7 +112,7 @@ fn thread_blocked_inside_the_driver_does_not_keep_the_queue_from_resuming() {
     std::thread::spawn(move || {
         launch_path.set_limit(Some(Limit::Budget(Nanos::from_millis(1))));
         launch_path.set_level(LevelRequest::Auto).unwrap();
-        launch_path.gate().give(Order::Leader);
+        launch_path.gate().set_order(Order::Leader);
         launch_path.enforce().unwrap();
         sender.send(launch_path.limit()).unwrap();
     });
@@ -127,13 +127,13 @@ fn large_launch_of_an_idle_leader_triggers_a_context_switch() {
     let switches = || lock(&device.calls).iter().filter(|call| **call == "trigger_context_switch").count();
     launch_path.launch_large(|| ());
     assert_eq!(switches(), 0, "the task is alone");
-    launch_path.gate().give(Order::Leader);
+    launch_path.gate().set_order(Order::Leader);
     launch_path.launch_large(|| assert_eq!(switches(), 1, "before it is launched"));
     launch_path.launch_large(|| ());
     assert_eq!(switches(), 1, "the queue has work on the device already");
     for order in [Order::Peer, Order::Throttled, Order::Yield] {
-        launch_path.begin_wait().over();
-        launch_path.gate().give(order);
+        launch_path.begin_wait().finish();
+        launch_path.gate().set_order(order);
         launch_path.launch_large(|| ());
         assert_eq!(switches(), 1, "{order:?}");
     }
@@ -143,9 +143,9 @@ fn large_launch_of_an_idle_leader_triggers_a_context_switch() {
 #[test]
 fn launch_before_the_device_was_stopped_does_not_wait_for_the_enforcer() {
     let (device, launch_path) = launch_path(RecordingDevice { accepts_launches: true, ..device() });
-    launch_path.gate().give(Order::Throttled);
+    launch_path.gate().set_order(Order::Throttled);
     launch_path.enforce().unwrap();
-    launch_path.gate().give(Order::Yield);
+    launch_path.gate().set_order(Order::Yield);
     launch_path.launch(|| device.record("launch"));
     assert_eq!(lock(&device.calls)[1..], ["work", "launch", "mark"], "the next launch has to stop behind it");
     launch_path.enforce().unwrap();
@@ -161,7 +161,7 @@ fn launch_before_the_device_was_stopped_does_not_wait_for_the_enforcer() {
 fn launches_wait_at_the_gate_if_the_device_rejects_a_stop() {
     let (device, launch_path) =
         launch_path(RecordingDevice { accepts_launches: true, rejects_preempt: true, ..device() });
-    launch_path.gate().give(Order::Drain);
+    launch_path.gate().set_order(Order::Drain);
     launch_path.enforce().unwrap_err();
     let launch_path = Arc::new(launch_path);
     let launching = std::thread::spawn({
@@ -172,7 +172,7 @@ fn launches_wait_at_the_gate_if_the_device_rejects_a_stop() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(!lock(&device.calls).contains(&"launch"));
-    launch_path.gate().give(Order::Free);
+    launch_path.gate().set_order(Order::Free);
     launching.join().unwrap();
 }
 
@@ -180,9 +180,9 @@ fn launches_wait_at_the_gate_if_the_device_rejects_a_stop() {
 fn queue_with_a_marker_counts_as_busy() {
     let (_device, launch_path) =
         launch_path(RecordingDevice { accepts_launches: true, is_full: true, ..device() });
-    launch_path.gate().give(Order::Drain);
+    launch_path.gate().set_order(Order::Drain);
     launch_path.enforce().unwrap();
-    launch_path.gate().give(Order::Throttled);
+    launch_path.gate().set_order(Order::Throttled);
     launch_path.enforce().unwrap();
     assert!(!launch_path.gate().is_ready());
     launch_path.mark().expect("a marker");
@@ -194,16 +194,16 @@ fn queue_with_a_marker_counts_as_busy() {
 fn device_learns_that_a_stopped_queue_became_idle() {
     let (device, launch_path) = launch_path(device());
     for order in [Order::Leader, Order::Yield, Order::Drain] {
-        launch_path.gate().give(Order::Leader);
+        launch_path.gate().set_order(Order::Leader);
         launch_path.enforce().unwrap();
         launch_path.launch(|| ());
         let wait = launch_path.begin_wait();
-        launch_path.gate().give(order);
+        launch_path.gate().set_order(order);
         launch_path.enforce().unwrap();
         let is_stopped = order.stops();
         let last = || *lock(&device.calls).iter().rfind(|call| call.ends_with("work")).unwrap();
         assert!(!is_stopped || last() == "work", "{order:?}");
-        wait.over();
+        wait.finish();
         assert!(!is_stopped || last() == "no work", "{order:?}");
     }
 }
@@ -212,7 +212,7 @@ fn device_learns_that_a_stopped_queue_became_idle() {
 fn make_short_gaps(launch_path: &LaunchPath) {
     let is_deferred = (0..100_000).any(|_| {
         launch_path.launch(|| ());
-        launch_path.begin_wait().over();
+        launch_path.begin_wait().finish();
         launch_path.gate().is_ready()
     });
     assert!(is_deferred, "the machine is too slow for gaps below 250 us");
@@ -221,10 +221,10 @@ fn make_short_gaps(launch_path: &LaunchPath) {
 #[test]
 fn short_gaps_of_a_leader_are_not_reported_until_one_becomes_long() {
     let (_device, launch_path) = launch_path(device());
-    launch_path.gate().give(Order::Leader);
+    launch_path.gate().set_order(Order::Leader);
     for _ in 0..2 {
         launch_path.launch(|| ());
-        launch_path.begin_wait().over();
+        launch_path.begin_wait().finish();
         assert!(!launch_path.gate().is_ready(), "no short gap has been seen");
         make_short_gaps(&launch_path);
         std::thread::sleep(Duration::from_millis(1));
@@ -239,12 +239,12 @@ fn short_gaps_of_a_leader_are_not_reported_until_one_becomes_long() {
 #[test]
 fn sync_bound_state_is_that_of_the_last_work() {
     let (_device, launch_path) = launch_path(device());
-    launch_path.gate().give(Order::Leader);
+    launch_path.gate().set_order(Order::Leader);
     let run_work = |pieces: usize| {
         std::thread::sleep(Duration::from_millis(1));
         for _ in 0..pieces {
             launch_path.launch(|| ());
-            launch_path.begin_wait().over();
+            launch_path.begin_wait().finish();
         }
         launch_path.gate().is_sync_bound()
     };
@@ -258,16 +258,16 @@ fn sync_bound_state_is_that_of_the_last_work() {
 fn gaps_are_reported_to_peers_and_once_a_queue_no_longer_leads() {
     let (_device, launch_path) = launch_path(device());
     for order in [Order::Peer, Order::Throttled, Order::Drain] {
-        launch_path.gate().give(Order::Leader);
+        launch_path.gate().set_order(Order::Leader);
         make_short_gaps(&launch_path);
-        launch_path.gate().give(order);
+        launch_path.gate().set_order(order);
         launch_path.report_deferred_idle();
         assert!(!launch_path.gate().is_ready(), "{order:?}");
     }
     for _ in 0..100 {
-        launch_path.gate().give(Order::Peer);
+        launch_path.gate().set_order(Order::Peer);
         launch_path.launch(|| ());
-        launch_path.begin_wait().over();
+        launch_path.begin_wait().finish();
         assert!(!launch_path.gate().is_ready());
     }
 }
@@ -276,12 +276,12 @@ fn gaps_are_reported_to_peers_and_once_a_queue_no_longer_leads() {
 #[test]
 fn deferred_report_belongs_to_its_gate() {
     let (_device, launch_path) = launch_path(device());
-    launch_path.gate().give(Order::Leader);
+    launch_path.gate().set_order(Order::Leader);
     make_short_gaps(&launch_path);
     let passes = launch_path.gate().counts().passes;
     let other = Arc::new(Gate::default());
     launch_path.move_to(Shared::from(Arc::clone(&other)));
-    other.give(Order::Throttled);
+    other.set_order(Order::Throttled);
     while other.counts().passes < passes {
         other.mark_busy(&NoScheduler);
     }
@@ -293,7 +293,7 @@ fn deferred_report_belongs_to_its_gate() {
 fn queue_with_uncounted_launches_counts_as_busy() {
     let (device, launch_path) = launch_path(device());
     let calls_for = |order| {
-        launch_path.gate().give(order);
+        launch_path.gate().set_order(order);
         launch_path.enforce().unwrap();
         std::mem::take(&mut *lock(&device.calls))
     };

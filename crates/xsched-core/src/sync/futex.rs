@@ -67,7 +67,7 @@ impl Futex {
 
     /// As [`Futex::wait`], for a thread that can be woken alone: `waiter` is a bit of its own.
     #[cfg(not(loom))]
-    pub fn wait_as(&self, waiter: NonZeroU32, seen: u32, timeout: Duration) {
+    pub fn wait_masked(&self, waiter: NonZeroU32, seen: u32, timeout: Duration) {
         use rustix::thread::futex;
         // This system call takes the time at which it ends, not a duration.
         let until = timespec(Duration::from_nanos(Nanos::now().0).saturating_add(timeout));
@@ -76,7 +76,7 @@ impl Futex {
 
     /// Wakes the threads that sleep on the word as `waiter`.
     #[cfg(not(loom))]
-    pub fn wake(&self, waiter: NonZeroU32) {
+    pub fn wake_masked(&self, waiter: NonZeroU32) {
         use rustix::thread::futex;
         let _ = futex::wake_bitset(&self.word, futex::Flags::empty(), i32::MAX.unsigned_abs(), waiter);
     }

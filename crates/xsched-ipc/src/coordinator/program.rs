@@ -154,7 +154,7 @@ impl Program {
             // Before the order: a thread that is held by it checks at once whether the scheduler is alive.
             self.page.set_heartbeat(now);
         }
-        slot.gate.give(order);
+        slot.gate.set_order(order);
         // A queue that was free did not count its work: only its program knows whether it has any.
         let is_idle = !queue.ready && queue.order != Order::Free && order != Order::Free;
         queue.wake_deferred = is_idle;

@@ -236,7 +236,7 @@ impl History {
         (queue.is_sync_bound, queue.is_drained) = (sync_bound, drained);
         if self.random.chance(4) {
             // A program that took the scheduler for dead frees itself; the next order is written again.
-            slot.gate.give(Order::Free);
+            slot.gate.set_order(Order::Free);
         }
         format!("queue {key:?} is sync-bound: {sync_bound}, drained: {drained}")
     }

@@ -80,7 +80,7 @@ impl SchedulerLink for Notifier<'_> {
         self.0.notify();
     }
 
-    fn alive(&self) -> bool {
+    fn is_alive(&self) -> bool {
         true
     }
 }

@@ -40,7 +40,7 @@ impl SchedulerLink for BenchClient {
             self.connection.notify();
         }
     }
-    fn alive(&self) -> bool {
+    fn is_alive(&self) -> bool {
         true
     }
 }
