@@ -1,11 +1,11 @@
 //! Preemption of this process on one GPU.
 //!
 //! Three mechanisms act on different scopes:
-//! * **Time slices** belong to the process's compute channel groups. The GPU switches to another process when the time slice
-//!   of the running one expires, or when it has nothing to run. With 1 us for the process that may be preempted and 10 ms
-//!   for the leader, the leader preempts a running kernel in about 0.2 ms and keeps the GPU while it has work.
-//! * **Stop points** belong to one stream (see [`super::stop_words`]). The stream passes them while they are open, and stalls at
-//!   the next one while they are closed.
+//! * **Time slices** belong to the process's compute channel groups. The GPU switches to another process when the time
+//!   slice of the running one expires, or when it has nothing to run. With 1 us for the process that may be preempted and
+//!   10 ms for the leader, the leader preempts a running kernel in about 0.2 ms and keeps the GPU while it has work.
+//! * **Stop points** belong to one stream (see [`super::stop_words`]). The stream passes them while they are open, and
+//!   stalls at the next one while they are closed.
 //! * **Disabled channels** stop all streams of the process on the GPU at once, with the kernels that run.
 //!
 //! | order     | time slice            | stop points | channels                                                      |

@@ -300,7 +300,8 @@ fn destroy(real: impl FnOnce() -> Code, stream: Stream) -> Code {
     code
 }
 
-/// A stream that the program passes to the C interface. The context of a stream that is not a default stream need not be current.
+/// A stream that the program passes to the C interface. The context of a stream that is not a default stream need not be
+/// current.
 fn api_queue(stream: Stream) -> Option<ApiQueue> {
     if !LIBRARY.find_loaded("libcuda.so") {
         return None;

@@ -244,8 +244,8 @@ pub(crate) fn pci_device(domain: u32, bus: u32, slot: u32) -> DeviceId {
     DeviceId::new(DeviceKind::Gpu, (domain << 16) | (bus << 8) | (slot << 3))
 }
 
-/// A copy of all objects. The GPU of a new channel group is queried once: later calls for one GPU must not wait for a control call on
-/// another. The list is not locked during the query.
+/// A copy of all objects. The GPU of a new channel group is queried once: later calls for one GPU must not wait for a
+/// control call on another. The list is not locked during the query.
 fn objects_with_gpus() -> Vec<Object> {
     let mut copy = objects().clone();
     let is_unknown = |object: &Object| object.kind == Kind::ComputeGroup && object.gpu.is_none();

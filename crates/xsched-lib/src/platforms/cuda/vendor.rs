@@ -14,8 +14,8 @@ pub(crate) const SUCCESS: Code = 0;
 /// `CUDA_ERROR_NOT_INITIALIZED`: returned by a hook if the driver's function cannot be found.
 pub(crate) const NOT_INITIALIZED: Code = 3;
 
-/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`: handles of the two kinds of default stream. A null stream is one or the other,
-/// depending on the function it is passed to.
+/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`: handles of the two kinds of default stream. A null stream is one or the
+/// other, depending on the function it is passed to.
 pub(crate) const LEGACY: usize = 1;
 pub(crate) const PER_THREAD: usize = 2;
 

@@ -1,6 +1,7 @@
-//! Interception through the runtime's API table. On first use the runtime passes its table to a tool, through `rocprofiler-register`,
-//! which finds the tool by the two names exported here. All exported functions of the runtime dispatch through the table, so this
-//! works however a program obtained a function. Runtimes before version 6.2, and those of some distributions, lack it.
+//! Interception through the runtime's API table. On first use the runtime passes its table to a tool, through
+//! `rocprofiler-register`, which finds the tool by the two names exported here. All exported functions of the runtime
+//! dispatch through the table, so this works however a program obtained a function. Runtimes before version 6.2, and those
+//! of some distributions, lack it.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -28,7 +29,8 @@ pub(crate) extern "C" fn rocprofiler_configure(
 
 type SetApiTable = unsafe extern "C" fn(*const c_char, u64, u64, *mut *mut c_void, u64) -> c_int;
 
-/// Receives a table. A profiler in the process gets it first, so that the functions it puts there are the real ones to the hooks.
+/// Receives a table. A profiler in the process gets it first, so that the functions it puts there are the real ones to the
+/// hooks.
 ///
 /// # Safety
 /// `tables` points to `count` tables, and `name` is a C string.
@@ -63,7 +65,8 @@ pub(crate) unsafe extern "C" fn rocprofiler_set_api_table(
             report(
                 Severity::Warning,
                 format_args!(
-                    "a HIP runtime's table of functions is not as expected and left alone: functions called by name are scheduled"
+                    "a HIP runtime's table of functions is not as expected and left alone: \
+                     functions called by name are scheduled"
                 ),
             );
         }

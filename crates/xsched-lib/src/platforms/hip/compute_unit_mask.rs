@@ -1,8 +1,8 @@
-//! Compute units that a preemptible process leaves unused, so that the kernels of a task of higher precedence start at once, even
-//! before this process is stopped. This costs throughput as long as such a task exists, so it is off by default.
+//! Compute units that a preemptible process leaves unused, so that the kernels of a task of higher precedence start at
+//! once, even before this process is stopped. This costs throughput as long as such a task exists, so it is off by default.
 //!
-//! `XSCHED_HIP_SPARE_CUS=25` leaves a quarter of the compute units unused, by the compute unit mask of each queue in the driver. A
-//! process that is alone uses all of them.
+//! `XSCHED_HIP_SPARE_CUS=25` leaves a quarter of the compute units unused, by the compute unit mask of each queue in the
+//! driver. A process that is alone uses all of them.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,8 +54,8 @@ pub(super) fn set_preemptible(gpu: Option<u32>, is_preemptible: bool) {
     }
 }
 
-/// A mask with the first `used` bits set; the driver spreads them over the whole GPU. The number is rounded down to pairs, because
-/// newer GPUs schedule pairs of compute units.
+/// A mask with the first `used` bits set; the driver spreads them over the whole GPU. The number is rounded down to pairs,
+/// because newer GPUs schedule pairs of compute units.
 fn mask(units: u32, used: u32) -> Vec<u32> {
     let used = if used < units { (used & !1).max(2.min(units)) } else { units };
     let word = |n: u32| {

@@ -1,5 +1,5 @@
-//! The conformance suite of the core, on a stand-in for AMD's runtime. A command is a kernel that runs for a given time, followed by
-//! an event that reports its completion.
+//! The conformance suite of the core, on a stand-in for AMD's runtime. A command is a kernel that runs for a given time,
+//! followed by an event that reports its completion.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -85,7 +85,7 @@ fn open() -> &'static Runtime {
             found
         };
         // Registers the copy, as a look-up by the program does.
-        let hook = super::hook(c"hipLaunchKernel").expect("it is hooked");
+        let hook = super::look_up::hook(c"hipLaunchKernel").expect("it is hooked");
         runtime_copies::put_before(hook, find(hook.name));
         let kernel: *const c_void = (&raw const KERNEL).cast();
         // SAFETY: the types are those of the vendor's header; the stand-in ignores the remaining arguments of `register`.

@@ -1,10 +1,11 @@
 //! The hardware queues of this process on one device, which are stopped together.
 //!
 //! Streams share hardware queues, and the runtime does not report which stream uses which queue. Stopping the queue of one
-//! stream could stop a stream of higher precedence, so the queues are stopped once every stream of the process on the device is
-//! preempted, and resumed with the first that is not. Until then the gate alone holds the preempted streams.
+//! stream could stop a stream of higher precedence, so the queues are stopped once every stream of the process on the
+//! device is preempted, and resumed with the first that is not. Until then the gate alone holds the preempted streams.
 //!
-//! Each device has its own lock, which is held during the calls to the kernel driver. Stopping one device does not delay another.
+//! Each device has its own lock, which is held during the calls to the kernel driver. Stopping one device does not delay
+//! another.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -55,8 +55,8 @@ fn unused_events() -> MutexGuard<'static, Vec<(usize, c_int, EventHandle)>> {
     UNUSED_EVENTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns a batch of events of a device. For the runtime thread only: an event belongs to the device that is current when it is
-/// created, and creating one may fail.
+/// Returns a batch of events of a device. For the runtime thread only: an event belongs to the device that is current when
+/// it is created, and creating one may fail.
 pub(super) fn allocate_events(copy: usize, ordinal: c_int) -> Option<Vec<EventHandle>> {
     let fits = |unused: &mut (usize, c_int, EventHandle)| (unused.0, unused.1) == (copy, ordinal);
     let reused: Vec<_> =

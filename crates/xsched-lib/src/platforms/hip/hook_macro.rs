@@ -1,5 +1,5 @@
-//! The macro that declares the hooks of this platform: one name in one list, plus one function. [`super::runtime_copies`] explains
-//! why each hook exists once for each copy of the runtime.
+//! The macro that declares the hooks of this platform: one name in one list, plus one function. [`super::runtime_copies`]
+//! explains why each hook exists once for each copy of the runtime.
 
 /// Makes hooks of a list of functions.
 ///
@@ -9,7 +9,8 @@
 /// }
 /// ```
 /// The number is the function's slot in the runtime's API table; a function without a slot has `[none]`. `call` is a
-/// [`super::Call`]: the copy of the runtime, and the real function with the caller's arguments, which must be called exactly once.
+/// [`super::Call`]: the copy of the runtime, and the real function with the caller's arguments, which must be called
+/// exactly once.
 macro_rules! hooks {
     ( $( [$($slot:tt)+] fn $name:ident($($argument:ident: $kind:ty),*) = $around:expr; )* ) => {
         /// The hooks, one for each copy.
@@ -67,8 +68,8 @@ macro_rules! hooks {
             )*
         }
 
-        /// The exports that programs call by name: each selects the copy of the runtime for the caller, and jumps to its hook with
-        /// the caller's registers and stack unchanged.
+        /// The exports that programs call by name: each selects the copy of the runtime for the caller, and jumps to its
+        /// hook with the caller's registers and stack unchanged.
         #[allow(non_snake_case, reason = "the vendor's names")]
         mod exported {
             use super::*;

@@ -1,5 +1,5 @@
-//! Levels 2 and 3 through the kernel's compute driver, `/dev/kfd`. A process may make its own queues inactive: the driver takes them
-//! off the hardware and saves their running waves. Made active again, the queues resume where they were.
+//! Levels 2 and 3 through the kernel's compute driver, `/dev/kfd`. A process may make its own queues inactive: the driver
+//! takes them off the hardware and saves their running waves. Made active again, the queues resume where they were.
 //!
 //! The ids of the queues are learnt by watching the process's own `ioctl` calls.
 
@@ -219,8 +219,8 @@ pub(super) fn set_cu_mask(gpu: u32, words: &[u32]) -> Result<(), String> {
     Ok(())
 }
 
-/// This library's own descriptor of `/dev/kfd`, or the reason why there is none. The driver identifies the process by its address
-/// space, not by the descriptor.
+/// This library's own descriptor of `/dev/kfd`, or the reason why there is none. The driver identifies the process by its
+/// address space, not by the descriptor.
 pub(super) fn driver() -> &'static Result<File, String> {
     static DRIVER: OnceLock<Result<File, String>> = OnceLock::new();
     DRIVER.get_or_init(open_driver)

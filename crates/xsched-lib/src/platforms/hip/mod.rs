@@ -1,16 +1,17 @@
 //! The AMD platform: `libamdhip64.so`.
 //!
 //! Three rules, each learnt from programs that failed without it (`docs/amd.md`):
-//! 1. This library never opens a runtime. A call always goes to the copy of the runtime that its caller uses ([`runtime_copies`]).
+//! 1. This library never opens a runtime. A call always goes to the copy of the runtime that its caller uses
+//!    ([`runtime_copies`]).
 //! 2. A launch happens at once, on the launching thread.
-//! 3. The last error of a thread belongs to the program. On a program's thread only calls that succeed are made, and only before the
-//!    program's own call or after that has succeeded. All other calls are made on [`runtime_thread`].
+//! 3. The last error of a thread belongs to the program. On a program's thread only calls that succeed are made, and only
+//!    before the program's own call or after that has succeeded. All other calls are made on [`runtime_thread`].
 //!
-//! * [`hook_macro`]: how hooks are declared. [`vendor`]: the runtime's functions and types.
+//! * [`hook_macro`]: how hooks are declared. [`look_up`]: hooks by name. [`vendor`]: the runtime's functions and types.
 //! * [`api_table`]: interception through the runtime's API table. [`hsa`]: `ROCr`, for programs that use it without HIP.
 //! * [`stream`]: a stream as a hardware queue. [`event_markers`]: the markers placed in it.
-//! * [`preemption`], [`device_queues`]: the streams of a device, which are preempted together: by the kernel driver ([`kfd`]) or at
-//!   [`stall_points`]. [`compute_unit_mask`]: compute units that they leave unused.
+//! * [`preemption`], [`device_queues`]: the streams of a device, which are preempted together: by the kernel driver
+//!   ([`kfd`]) or at [`stall_points`]. [`compute_unit_mask`]: compute units that they leave unused.
 
 mod api;
 mod api_table;
@@ -22,6 +23,7 @@ mod event_markers;
 mod hook_macro;
 mod hsa;
 mod kfd;
+mod look_up;
 mod preemption;
 mod runtime_copies;
 mod runtime_thread;
@@ -30,18 +32,18 @@ mod stream;
 mod vendor;
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use xsched_interpose::forward_once;
 use xsched_ipc::report::{Severity, report};
 
-use crate::loader::{HookTable, LookupHook, SymbolName};
 use crate::platforms::Platform;
 use crate::queue_hooks::pass_gates;
 use crate::runtime::{Runtime, existing_runtime, runtime};
 use crate::tracked_queue::ApiQueue;
 use event_markers::CAPTURES;
+use look_up::{HipHooks, get_proc_address};
 use runtime_copies::Hook;
 use stream::{HipStream, StreamId, StreamKind};
 use vendor::{Code, Dim3, Event, FunctionLaunchParams, LaunchConfig, LaunchParams, Stream};
@@ -158,63 +160,10 @@ extern "C" fn missing() -> Code {
     vendor::NOT_INITIALIZED
 }
 
-/// The prefixes of all hooked names.
-const PREFIXES: [&[u8]; 2] = [b"hip", b"_Z24hip"];
-
-/// The hook for a name, if there is one.
-fn hook(name: &CStr) -> Option<&'static Hook> {
-    let has_prefix = PREFIXES.into_iter().any(|prefix| name.to_bytes().starts_with(prefix));
-    has_prefix.then(|| HOOKS.iter().copied().find(|hook| hook.name == name)).flatten()
-}
-
 /// Resumes the process's queues, because exit handlers may wait for them, and makes no more calls on the runtime thread.
 fn at_exit() {
     device_queues::release_all();
     runtime_thread::shut_down();
-}
-
-/// The hooks, for the look-up functions of the loader.
-struct HipHooks;
-
-impl HookTable for HipHooks {
-    fn find_hook(&self, name: SymbolName) -> Option<&'static dyn LookupHook> {
-        if !PREFIXES.into_iter().any(|prefix| name.starts_with(prefix)) {
-            return None;
-        }
-        HOOKS.iter().copied().find(|hook| name.is(hook.name)).map(|hook| hook as _)
-    }
-}
-
-impl LookupHook for Hook {
-    fn name(&self) -> &'static CStr {
-        self.name
-    }
-
-    fn replace(&'static self, found: *mut c_void) -> *mut c_void {
-        runtime_copies::put_before(self, found)
-    }
-}
-
-/// Calls the runtime's own look-up function, and returns the hook of the function that it found.
-fn get_proc_address(call: Call, symbol: *const c_char, found: *mut *mut c_void, per_thread: bool) -> Code {
-    let code = call.forward();
-    if code != vendor::SUCCESS || found.is_null() || symbol.is_null() {
-        return code;
-    }
-    // SAFETY: the runtime has just read a C string at `symbol` and written its result to `found`.
-    let (name, address) = unsafe { (CStr::from_ptr(symbol), *found) };
-    if address.is_null() {
-        return code;
-    }
-    let find_per_thread = || {
-        HOOKS.iter().copied().find(|hook| hook.name.to_bytes().strip_suffix(b"_spt") == Some(name.to_bytes()))
-    };
-    let per_thread_hook = per_thread.then(find_per_thread).flatten();
-    if let Some(hook) = per_thread_hook.or_else(|| hook(name)) {
-        // SAFETY: as above.
-        unsafe { *found = runtime_copies::put_before(hook, address) };
-    }
-    code
 }
 
 fn config_stream(config: *const LaunchConfig) -> Stream {

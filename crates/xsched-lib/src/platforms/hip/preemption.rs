@@ -1,5 +1,5 @@
-//! Preemption of one stream or queue: the levels that it offers, and its registration with its device. HIP streams and `ROCr` queues
-//! share it.
+//! Preemption of one stream or queue: the levels that it offers, and its registration with its device. HIP streams and
+//! `ROCr` queues share it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,5 +1,5 @@
-//! Copies of the HIP runtime. A process may have several: the system's, and one that a Python package brought along. Streams and code
-//! objects of one copy are unknown to the other, so every call must go to the copy that its caller uses.
+//! Copies of the HIP runtime. A process may have several: the system's, and one that a Python package brought along.
+//! Streams and code objects of one copy are unknown to the other, so every call must go to the copy that its caller uses.
 //!
 //! ```text
 //!   by table:    the copy passes its API table to this library; its entries become  hook::<copy>
@@ -8,8 +8,8 @@
 //!                                          └ determined once for each call site, then cached in a table
 //! ```
 //!
-//! Every hook exists once for each copy, so that it knows its copy without a look-up. A copy that passes its table and is also called
-//! by name has two entries here: then the outer hook does the work, and the inner one only forwards.
+//! Every hook exists once for each copy, so that it knows its copy without a look-up. A copy that passes its table and is
+//! also called by name has two entries here: then the outer hook does the work, and the inner one only forwards.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -158,8 +158,8 @@ pub(super) fn register(library: &Library, interception: Interception) -> Option<
     None
 }
 
-/// The copies of the process, one index for each: those in use, and those that are loaded but were not called yet. A library is a
-/// copy of the runtime if it has the function of `hook`.
+/// The copies of the process, one index for each: those in use, and those that are loaded but were not called yet. A
+/// library is a copy of the runtime if it has the function of `hook`.
 pub(super) fn all(hook: &'static Hook) -> Vec<usize> {
     for name in crate::loaded_libraries::names() {
         // SAFETY: the loader's own name of a library; loads nothing.

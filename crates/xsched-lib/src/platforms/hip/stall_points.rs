@@ -1,8 +1,9 @@
-//! Level 2 where `/dev/kfd` cannot be used: stall points. After each marker the stream waits until a word permits it to continue, so
-//! clearing the word stalls the queue at its next marker.
+//! Level 2 where `/dev/kfd` cannot be used: stall points. After each marker the stream waits until a word permits it to
+//! continue, so clearing the word stalls the queue at its next marker.
 //!
-//! Used only if the command processor does the waiting, which the user enables in the runtime with `GPU_STREAMOPS_CP_WAIT=1`.
-//! Otherwise the runtime waits with a kernel that spins and occupies the compute units that other kernels need.
+//! Used only if the command processor does the waiting, which the user enables in the runtime with
+//! `GPU_STREAMOPS_CP_WAIT=1`. Otherwise the runtime waits with a kernel that spins and occupies the compute units that
+//! other kernels need.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +27,8 @@ const NON_BLOCKING: u32 = 1;
 const CONTINUE: u64 = 1;
 const STALL: u64 = 0;
 
-/// The word that the stall points of a device read. `hipDeviceReset` frees its memory, so [`forget_word`] is called before that.
+/// The word that the stall points of a device read. `hipDeviceReset` frees its memory, so [`forget_word`] is called before
+/// that.
 pub(super) struct StallWord(*mut AtomicU64);
 
 // SAFETY: the address of eight bytes that are accessed as an atomic, and that stay allocated until `forget_word`.

@@ -59,7 +59,8 @@ pub(super) struct StreamId {
 }
 
 impl StreamId {
-    /// Default streams are those of the calling thread's device. The copy must have a device: then `hipGetDevice` does not fail.
+    /// Default streams are those of the calling thread's device. The copy must have a device: then `hipGetDevice` does not
+    /// fail.
     pub(super) fn resolve(copy: usize, kind: StreamKind) -> Option<Self> {
         if let StreamKind::Created(stream) = kind {
             return Some(Self { key: stream.addr(), copy, kind, ordinal: None });

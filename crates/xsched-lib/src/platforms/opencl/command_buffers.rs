@@ -1,7 +1,7 @@
 //! Command buffers (`cl_khr_command_buffer`): commands that are recorded once and enqueued together.
 //!
-//! Programs usually enqueue a command buffer without naming its queues: then it goes to the queues that it was created for. Those are
-//! recorded here, because `PoCL` 3.1 reports wrong ones.
+//! Programs usually enqueue a command buffer without naming its queues: then it goes to the queues that it was created for.
+//! Those are recorded here, because `PoCL` 3.1 reports wrong ones.
 
 use std::collections::HashMap;
 use std::ffi::c_uint;

@@ -1,5 +1,5 @@
-//! The conformance suite of the core, on the first OpenCL device of this machine. A command is a native kernel that sleeps and then
-//! increments a counter.
+//! The conformance suite of the core, on the first OpenCL device of this machine. A command is a native kernel that sleeps
+//! and then increments a counter.
 
 use std::collections::HashMap;
 use std::ffi::{c_uint, c_void};

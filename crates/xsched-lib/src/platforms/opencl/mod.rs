@@ -1,8 +1,8 @@
 //! The OpenCL platform: `libOpenCL.so.1`, the loader in front of all vendors' implementations.
 //!
-//! Programs that are linked to it call the exports of this library. Programs that look functions up, by `dlsym` or by OpenCL's own
-//! look-up functions, get the hooks. The loader calls the implementations through their tables, not by name, so no launch passes a
-//! gate twice.
+//! Programs that are linked to it call the exports of this library. Programs that look functions up, by `dlsym` or by
+//! OpenCL's own look-up functions, get the hooks. The loader calls the implementations through their tables, not by name,
+//! so no launch passes a gate twice.
 //!
 //! The hooked functions are those that enqueue commands, that declare what commands wait for, and that wait.
 //!
@@ -43,8 +43,8 @@ type Sizes = *const usize;
 type Memory = *mut c_void;
 type Events = *const Event;
 
-/// Hooks functions whose first argument is a queue and whose last arguments are a wait list and a place for a new event. Functions
-/// that may wait for their own command have an argument for it, whose position the semicolon marks.
+/// Hooks functions whose first argument is a queue and whose last arguments are a wait list and a place for a new event.
+/// Functions that may wait for their own command have an argument for it, whose position the semicolon marks.
 macro_rules! opencl {
     (
         commands { $( fn $command:ident($($a:ident: $at:ty),*); )* }
@@ -143,8 +143,8 @@ fn enqueue_wait(
     real()
 }
 
-/// Whether the caller of a look-up is a library that has a function of this name itself. Then it is the OpenCL loader, which looks
-/// the function up in each of its drivers and must get the driver's own.
+/// Whether the caller of a look-up is a library that has a function of this name itself. Then it is the OpenCL loader,
+/// which looks the function up in each of its drivers and must get the driver's own.
 fn is_driver_lookup(name: &CStr, caller: *const c_void) -> bool {
     name == c"clGetExtensionFunctionAddress" && loaded_libraries::defines(caller, name)
 }

@@ -17,7 +17,8 @@ pub(crate) fn new_queue(queue: Queue) -> Option<EventQueue<OpenCl>> {
     Some(level_1.with_stop_points(stop_points(queue, device)))
 }
 
-/// The device's id and name. A PCI address identifies it, so that it is the same device to CUDA and HIP; otherwise its name does.
+/// The device's id and name. A PCI address identifies it, so that it is the same device to CUDA and HIP; otherwise its name
+/// does.
 fn identify(device: Handle) -> (DeviceId, String) {
     let name = vendor::DEVICE_NAME.text(device);
     let kind = match vendor::DEVICE_TYPE.of(device) {
@@ -79,7 +80,8 @@ impl WaitListApi for OpenCl {
     fn record_after(queue: Queue, events: &[Event]) -> Result<Event, String> {
         let mut event = Handle::NONE;
         let (count, list) = event_wait_lists::to_c_list(events);
-        // SAFETY: the caller makes sure that the queue exists; `count` is the length of the list, and `event` has room for a handle.
+        // SAFETY: the caller makes sure that the queue exists; `count` is the length of the list, and `event` has room for
+        // a handle.
         let marked = unsafe { call!(vendor::MARK, queue, count, list, &raw mut event) };
         // SAFETY: as above. Commands that are not flushed may never be submitted.
         let _ = unsafe { call!(vendor::FLUSH, queue) };

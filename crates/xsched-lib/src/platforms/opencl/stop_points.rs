@@ -1,12 +1,14 @@
 //! Points at which a queue can be stopped: level 2.
 //!
 //! ```text
-//!   kernel kernel MARKER barrier kernel kernel MARKER barrier ...       each barrier waits for a user event of its own, which is set
-//!                   │       ▲                    │       ▲              when the marker before it completes, or when the queue is
-//!                   └───────┘                    └───────┘              resumed, if it is stopped then
+//!   kernel kernel MARKER barrier kernel kernel MARKER barrier ...
+//!                   │       ▲                    │       ▲
+//!                   └───────┘                    └───────┘
 //! ```
-//! The marker's callback opens the barrier on the vendor's own thread, so a queue that is not stopped depends on no thread of this
-//! library.
+//! Each barrier waits for a user event of its own. The event is set when the marker before the barrier completes; if the queue
+//! is stopped then, it is set when the queue resumes.
+//! The marker's callback opens the barrier on the vendor's own thread, so a queue that is not stopped depends on no thread
+//! of this library.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

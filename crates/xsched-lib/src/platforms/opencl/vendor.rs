@@ -45,8 +45,8 @@ pub(crate) static TIME_QUEUED: InfoQuery<u64> = InfoQuery::new(&TIME_OF_EVENT, 0
 pub(crate) static TIME_DONE: InfoQuery<u64> = InfoQuery::new(&TIME_OF_EVENT, 0x1283);
 pub(crate) static DEVICE_TYPE: InfoQuery<u64> = InfoQuery::new(&OF_DEVICE, 0x1000);
 pub(crate) static DEVICE_NAME: InfoQuery<Text> = InfoQuery::new(&OF_DEVICE, 0x102b);
-/// A device's PCI address, by extensions of Khronos (domain, bus, device, function), NVIDIA (device and function in one number) and
-/// AMD (a type, 1 for `PCIe`; bus, device and function at the end).
+/// A device's PCI address, by extensions of Khronos (domain, bus, device, function), NVIDIA (device and function in one
+/// number) and AMD (a type, 1 for `PCIe`; bus, device and function at the end).
 pub(crate) static PCI: InfoQuery<[u32; 4]> = InfoQuery::new(&OF_DEVICE, 0x410f);
 pub(crate) static PCI_BUS_NV: InfoQuery<u32> = InfoQuery::new(&OF_DEVICE, 0x4008);
 pub(crate) static PCI_SLOT_NV: InfoQuery<u32> = InfoQuery::new(&OF_DEVICE, 0x4009);

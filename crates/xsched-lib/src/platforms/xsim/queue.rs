@@ -28,7 +28,8 @@ impl XsimQueue {
     /// None if the vendor rejects the queue.
     pub(crate) fn new(queue: Queue) -> Option<Self> {
         let (mut device, mut costs) = (0, [0; 4]);
-        // SAFETY: the types are those of `xsim.h`; both variables have room for the results. The vendor rejects an invalid queue.
+        // SAFETY: the types are those of `xsim.h`; both variables have room for the results. The vendor rejects an invalid
+        // queue.
         let known = unsafe {
             vendor::DEVICE.get()?(queue, &raw mut device) == vendor::SUCCESS
                 && vendor::LEVELS.get()?(queue, costs.as_mut_ptr()) == vendor::SUCCESS

@@ -1,5 +1,5 @@
-//! The conformance suite of the core, on a stand-in for `ROCr`. A command is a kernel's packet, which decrements a signal when it
-//! completes.
+//! The conformance suite of the core, on a stand-in for `ROCr`. A command is a kernel's packet, which decrements a signal
+//! when it completes.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -117,8 +117,8 @@ impl Subject for Device {
         let (queue, signal) = self.handle_and_signal(queue);
         // The device reads it when the kernel starts.
         let length: &'static u64 = Box::leak(Box::new(u64::try_from(length.as_nanos()).unwrap()));
-        // SAFETY: the queue is never destroyed; advancing the write index has reserved the packet, and the ring is larger than what
-        // any check launches at once.
+        // SAFETY: the queue is never destroyed; advancing the write index has reserved the packet, and the ring is larger
+        // than what any check launches at once.
         unsafe {
             let index = (open().add_write_index)(queue, 1);
             let packet = (*queue).base.add(usize::try_from(index % u64::from(PACKETS)).unwrap());

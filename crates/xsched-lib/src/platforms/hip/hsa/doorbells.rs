@@ -1,5 +1,5 @@
-//! The doorbell signals of the process's queues. Every signal store of the process is looked up here, so the look-up takes no lock,
-//! and one load if there are no queues.
+//! The doorbell signals of the process's queues. Every signal store of the process is looked up here, so the look-up takes
+//! no lock and costs one load if there are no queues.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -111,7 +111,8 @@ impl Doorbell {
         self.program_dependency.load(Ordering::Acquire)
     }
 
-    /// Inspects the packets that the doorbell is about to be rung for: a barrier may wait for a signal that only the program sets.
+    /// Inspects the packets that the doorbell is about to be rung for: a barrier may wait for a signal that only the
+    /// program sets.
     pub(super) fn inspect_packets(&self, value: i64) {
         let (first, last) = (self.rung_packets(), value.cast_unsigned());
         // SAFETY: the program is ringing the doorbell, so the queue exists.

@@ -1,16 +1,16 @@
-//! Interception of `ROCr`, the runtime below HIP, through its tools interface. For programs that use it without HIP, or with a HIP that
-//! is linked statically: these have neither HIP's table nor its names.
+//! Interception of `ROCr`, the runtime below HIP, through its tools interface. For programs that use it without HIP, or
+//! with a HIP that is linked statically: these have neither HIP's table nor its names.
 //!
-//! `ROCr` passes its API table to tools: to the libraries of the process that export [`HSA_AMD_TOOL_PRIORITY`], and to those that
-//! `HSA_TOOLS_LIB` names. Where it registers with `rocprofiler-register`, the same table arrives that way. All exported functions
-//! dispatch through the table.
+//! `ROCr` passes its API table to tools: to the libraries of the process that export [`HSA_AMD_TOOL_PRIORITY`], and to
+//! those that `HSA_TOOLS_LIB` names. Where it registers with `rocprofiler-register`, the same table arrives that way. All
+//! exported functions dispatch through the table.
 //!
 //! ```text
 //!   the program writes packets into its queue and rings the queue's doorbell ──► signal store ──► gate ──► real store
 //! ```
-//! The doorbell is hooked because there the thread is the program's own and holds no lock of the runtime. `ROCr`'s intercept queues are
-//! not used: they copy every packet with a lock held, and sometimes run on the thread that serves all signals of the process, which
-//! must not block.
+//! The doorbell is hooked because there the thread is the program's own and holds no lock of the runtime. `ROCr`'s
+//! intercept queues are not used: they copy every packet with a lock held, and sometimes run on the thread that serves all
+//! signals of the process, which must not block.
 
 #[cfg(test)]
 mod conformance;
@@ -29,8 +29,8 @@ use crate::runtime::existing_runtime;
 use queue::HsaQueue;
 use table::{QueueHandle, Status, Store};
 
-/// Identifies this library as a tool. Tools with a larger priority get the table later. Profilers get it before this library, so that
-/// the functions they put there are the real ones to the hooks.
+/// Identifies this library as a tool. Tools with a larger priority get the table later. Profilers get it before this
+/// library, so that the functions they put there are the real ones to the hooks.
 #[unsafe(no_mangle)]
 pub(crate) static HSA_AMD_TOOL_PRIORITY: u32 = 100_000;
 

@@ -1,5 +1,5 @@
-//! A queue of `ROCr` as a hardware queue of the core. A marker is a barrier packet after all packets in the queue, which decrements a
-//! signal when it completes.
+//! A queue of `ROCr` as a hardware queue of the core. A marker is a barrier packet after all packets in the queue, which
+//! decrements a signal when it completes.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -166,7 +166,8 @@ impl HwQueue for HsaQueue {
     fn progress(&self) -> Progress {
         let mut markers = self.markers();
         let value = self.handle.with(|_| {
-            // SAFETY: the signal exists while the queue does, and the program cannot destroy the queue while the handle is held.
+            // SAFETY: the signal exists while the queue does, and the program cannot destroy the queue while the handle is
+            // held.
             table::SIGNAL_LOAD.get().map(|load| unsafe { load(self.marker_signal) })
         });
         match value.flatten() {

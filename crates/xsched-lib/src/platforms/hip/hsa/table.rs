@@ -121,8 +121,8 @@ const VERSION_BYTES: usize = 16;
 /// A larger size is not plausible.
 const MAX_TABLE_BYTES: u32 = 1 << 16;
 
-/// Stores the real functions and puts the hooks in their slots. Returns false if the table is not as expected, or if it belongs to a
-/// second runtime in the process: a hook could not determine which runtime a call is for.
+/// Stores the real functions and puts the hooks in their slots. Returns false if the table is not as expected, or if it
+/// belongs to a second runtime in the process: a hook could not determine which runtime a call is for.
 ///
 /// # Safety
 /// `tables` is null or a runtime's list of tables, which the runtime permits to be changed during this call.
