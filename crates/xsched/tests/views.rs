@@ -321,7 +321,7 @@ fn doctor_reports_the_tasks_of_the_service() {
         checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no {name}")).clone()
     };
     assert_eq!(named("service")["state"], "ok");
-    assert!(named("sees")["what"].as_str().unwrap().contains("2 tasks on gpu 0000:00:06.0"));
+    assert!(named("tasks")["what"].as_str().unwrap().contains("2 tasks on gpu 0000:00:06.0"));
     assert!(named("simulated")["what"].as_str().unwrap().contains("levels 1, 2, 3"));
     assert_eq!(json["ok"], output.status.success());
 }

@@ -7,10 +7,10 @@ use serde_json::json;
 use crate::doctor::{self, Machine, State};
 use crate::term::{self, Glyphs};
 
-/// Say what works on this machine, what does not, and why.
+/// Report what works on this machine, what does not, and how to fix it.
 ///
-/// Looks at the scheduler, at what gets it into programs, at every accelerator, and at the system, and says what to do
-/// about what it finds. Changes nothing. Ends with 1 if there is a problem, with 0 if there are only warnings.
+/// Checks the service, the preloading of the library, every accelerator, and the system. Changes nothing. The exit status is 1 if
+/// there is a problem, and 0 if there are only warnings.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object.
@@ -32,7 +32,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         write!(out, "{}", doctor::text(&checks, columns, Glyphs::of_locale(), colour))?;
     }
     out.flush()?;
-    anyhow::ensure!(problems == 0, "{problems} found: see what to `do` above", problems = plural(problems));
+    anyhow::ensure!(
+        problems == 0,
+        "{problems} found: each is listed above with what to do",
+        problems = plural(problems)
+    );
     Ok(())
 }
 

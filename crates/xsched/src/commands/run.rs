@@ -45,7 +45,7 @@ pub(crate) struct Args {
     level: Option<LevelRequest>,
 
     /// In-flight window: how much work it may have on the device while another task may preempt it, such as 500us. A smaller
-    /// window is preempted sooner and costs throughput.
+    /// window lets other tasks start sooner and costs throughput.
     #[arg(long, value_name = "TIME", value_parser = budget)]
     budget: Option<i64>,
 

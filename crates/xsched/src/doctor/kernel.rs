@@ -1,4 +1,4 @@
-//! What the kernel must be able to do.
+//! Features that the kernel must have.
 
 use std::sync::atomic::AtomicU32;
 
@@ -12,21 +12,21 @@ use super::{Check, Group, Machine};
 
 const HERE: Group = Group::System;
 
-/// What was tried, and what the kernel said.
+/// The result of a trial of each feature.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kernel {
-    /// Being told that a program ended.
+    /// Notification that a process has exited.
     pub(crate) pidfd: Result<(), Errno>,
-    /// Memory to share that cannot be cut off under its reader.
+    /// Shared memory that a client cannot shrink.
     pub(crate) sealed_memory: Result<(), Errno>,
-    /// Waiting for a word in shared memory.
+    /// Waiting for a word in memory to change.
     pub(crate) futex: Result<(), Errno>,
-    /// Waking a scheduler in the same process.
+    /// Notifying the local scheduler.
     pub(crate) eventfd: Result<(), Errno>,
 }
 
 impl Kernel {
-    /// Tries everything once.
+    /// Tries each feature once.
     pub(crate) fn probe() -> Self {
         let sealed = || {
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -43,22 +43,22 @@ impl Kernel {
     }
 }
 
-/// All of it in one line, or a line for each thing that is missing.
+/// One line if all features work, else one for each that does not.
 pub(super) fn kernel(machine: &Machine) -> Vec<Check> {
     let release = machine.text("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
     let Kernel { pidfd, sealed_memory, futex, eventfd } = machine.kernel;
-    let tried = [
-        ("pidfd", pidfd, "the death of a program is noticed late"),
+    let features = [
+        ("pidfd", pidfd, "the exit of a program is detected late"),
         ("memfd seals", sealed_memory, "programs and the service cannot share memory"),
         ("futex", futex, "held programs cannot be woken"),
-        ("eventfd", eventfd, "the scheduler inside a program cannot be called"),
+        ("eventfd", eventfd, "a local scheduler cannot be notified"),
     ];
-    let missing: Vec<_> = tried
+    let missing: Vec<_> = features
         .into_iter()
-        .filter_map(|(name, result, means)| {
-            let why = result.err()?;
-            let what = format!("Linux {release} refuses it ({why}): {means}");
+        .filter_map(|(name, result, effect)| {
+            let error = result.err()?;
+            let what = format!("Linux {release} rejects it ({error}): {effect}");
             let do_next =
                 "use Linux 5.4 or newer; in a container, allow this system call in its seccomp profile";
             Some(Check::problem(HERE, name, what, do_next))
@@ -67,8 +67,6 @@ pub(super) fn kernel(machine: &Machine) -> Vec<Check> {
     if !missing.is_empty() {
         return missing;
     }
-    let what = format!(
-        "Linux {release} has all that is needed: pidfd, memfd seals, futex, eventfd; no module, no ptrace, no root"
-    );
+    let what = format!("Linux {release} has all required features: pidfd, memfd seals, futex, eventfd");
     vec![Check::ok(HERE, "kernel", what)]
 }

@@ -1,4 +1,4 @@
-//! Getting into programs: the library that is preloaded, and who else is.
+//! Preloading: the library, and other libraries that are preloaded.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +8,16 @@ use crate::commands::run::library::{ORIGINAL_XSCHED_LIBRARIES, find_for};
 const HERE: Group = Group::Programs;
 const LIBRARY: &str = "libxsched.so";
 
-/// `xsched run` finds the library.
+/// Whether `xsched run` finds the library.
 pub(super) fn library(machine: &Machine) -> Vec<Check> {
     let Some(program) = &machine.program else {
-        let what = "this program's own file cannot be found, so the library beside it cannot either";
-        return vec![Check::problem(HERE, LIBRARY, what, "start `xsched` by its whole path")];
+        let what = "the path of this program is not known, so the library beside it cannot be found";
+        return vec![Check::problem(
+            HERE,
+            LIBRARY,
+            what,
+            "start `xsched` by its absolute path, or set XSCHED_LIBRARY to the path of the library",
+        )];
     };
     let named = machine.variable("XSCHED_LIBRARY").map(PathBuf::from);
     vec![match find_for(program, named) {
@@ -26,7 +31,7 @@ pub(super) fn library(machine: &Machine) -> Vec<Check> {
     }]
 }
 
-/// What is preloaded already.
+/// Libraries that are preloaded already.
 pub(super) fn preload(machine: &Machine) -> Vec<Check> {
     let mut checks = Vec::new();
     let name = "LD_PRELOAD";
@@ -39,34 +44,34 @@ pub(super) fn preload(machine: &Machine) -> Vec<Check> {
     };
     let is_missing = |entry: &&&str| entry.contains('/') && !machine.has(entry);
     if entries.is_empty() {
-        checks.push(Check::ok(HERE, name, "not set: nothing else is preloaded"));
+        checks.push(Check::ok(HERE, name, "not set"));
     } else if let Some(other) = entries.iter().find(is_other) {
         checks.push(Check::problem(
             HERE,
             name,
-            format!("preloads {other}, which hooks what XSched hooks"),
-            "unset LD_PRELOAD: a program can have only one scheduler, and `xsched run` leaves others out",
+            format!("preloads {other}, which hooks the same functions as XSched"),
+            "unset LD_PRELOAD: a program can have only one scheduler, and `xsched run` removes this library from it",
         ));
     } else if entries.iter().any(|entry| file_name(entry).is_some_and(|file| file.starts_with(LIBRARY))) {
         checks.push(Check::warning(
             HERE,
             name,
-            "preloads XSched into everything that this shell starts",
-            "unset LD_PRELOAD; `xsched run` preloads it into what it starts",
+            "preloads XSched into every program that this shell starts",
+            "unset LD_PRELOAD; `xsched run` sets it for the program that it starts",
         ));
     } else if let Some(missing) = entries.iter().find(is_missing) {
         checks.push(Check::warning(
             HERE,
             name,
-            format!("names {missing}, which is not there"),
-            "take it out of LD_PRELOAD: the loader complains about it in every program",
+            format!("names {missing}, which does not exist"),
+            "remove it from LD_PRELOAD: the loader prints a warning in every program",
         ));
     } else {
-        checks.push(Check::ok(HERE, name, format!("{value}; `xsched run` adds its library to it")));
+        checks.push(Check::ok(HERE, name, format!("{value}; `xsched run` adds its library")));
     }
     if machine.text("/etc/ld.so.preload").is_some_and(|text| !text.trim().is_empty()) {
-        let what = "preloads libraries into every program of this machine, before XSched's";
-        let do_next = "if launches are not seen, look there for something that hooks the same functions";
+        let what = "preloads libraries into every program of this machine, ahead of XSched's";
+        let do_next = "if launches are not intercepted, check it for a library that hooks the same functions";
         checks.push(Check::warning(HERE, "ld.so.preload", what, do_next));
     }
     checks

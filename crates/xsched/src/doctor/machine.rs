@@ -1,4 +1,4 @@
-//! The machine as the checks see it.
+//! The machine that the checks examine.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,21 +9,21 @@ use xsched_ipc::socket;
 
 use super::kernel::Kernel;
 
-/// The machine, its files under a root that tests can choose.
+/// The machine, with its files below a root directory that tests can choose.
 pub(crate) struct Machine {
-    /// Where the file tree begins: `/`, but for tests.
+    /// The root of the file tree: `/`, except in tests.
     pub(crate) root: PathBuf,
     /// Environment variables.
     pub(crate) environment: HashMap<String, String>,
-    /// The user.
+    /// The effective user ID.
     pub(crate) uid: u32,
-    /// The user's groups.
+    /// The group IDs of the user.
     pub(crate) gids: Vec<u32>,
     /// The file of this program.
     pub(crate) program: Option<PathBuf>,
-    /// Where a service could listen.
+    /// Paths of the sockets that a service may use.
     pub(crate) sockets: Vec<PathBuf>,
-    /// What the kernel can do.
+    /// Features of the kernel.
     pub(crate) kernel: Kernel,
     /// Whether this user may read and write a file.
     pub(crate) may_use: fn(&Path) -> bool,
@@ -43,17 +43,17 @@ impl Machine {
             program: std::env::current_exe().ok(),
             sockets: socket::candidates(),
             kernel: Kernel::probe(),
-            // The kernel knows about access lists and capabilities; the mode alone does not tell.
+            // `access` also considers ACLs and capabilities, which the mode does not show.
             may_use: |path| rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK).is_ok(),
         }
     }
 
-    /// Where `path`, which begins with a slash, is.
+    /// The absolute `path` below the root.
     pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Whether there is such a file.
+    /// Whether the file exists.
     pub(crate) fn has(&self, path: &str) -> bool {
         self.at(path).exists()
     }
@@ -63,7 +63,7 @@ impl Machine {
         std::fs::read_to_string(self.at(path)).ok()
     }
 
-    /// The names in a directory, in order; none if there is no such directory.
+    /// The names in a directory, sorted; empty if it does not exist.
     pub(crate) fn names_in(&self, directory: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.at(directory)).into_iter().flatten().flatten();
         let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -76,12 +76,12 @@ impl Machine {
         (self.may_use)(&self.at(path))
     }
 
-    /// An environment variable that is set to something.
+    /// The value of an environment variable, if it is not empty.
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         self.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// The number of a group, if there is such a group.
+    /// The ID of a group, if it exists.
     pub(crate) fn group(&self, name: &str) -> Option<u32> {
         let groups = self.text("/etc/group")?;
         groups.lines().find_map(|line| {
@@ -90,7 +90,7 @@ impl Machine {
         })
     }
 
-    /// The name of the group a file belongs to, if it has one.
+    /// The name of the group of a file.
     pub(crate) fn group_of(&self, path: &str) -> Option<String> {
         let gid = std::fs::metadata(self.at(path)).ok()?.gid().to_string();
         let groups = self.text("/etc/group")?;
@@ -101,10 +101,10 @@ impl Machine {
         })
     }
 
-    /// How to be let at a file that only its group may use.
-    pub(crate) fn how_to_get_at(&self, path: &str, usual_group: &str) -> String {
+    /// How to get access to a file that only its group may use.
+    pub(crate) fn how_to_get_access(&self, path: &str, default_group: &str) -> String {
         let group = self.group_of(path).filter(|group| group != "root");
-        let group = group.as_deref().unwrap_or(usual_group);
-        format!("`sudo usermod -aG {group} $USER`, then log in again; in a container, pass {path} into it")
+        let group = group.as_deref().unwrap_or(default_group);
+        format!("`sudo usermod -aG {group} $USER`, then log in again; in a container, pass {path} to it")
     }
 }

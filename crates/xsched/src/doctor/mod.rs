@@ -1,6 +1,6 @@
-//! The examination behind `xsched doctor`: small checks that look at one thing each and say what to do about it.
+//! The checks of `xsched doctor`: each examines one property of the machine and reports what to do.
 //!
-//! A check sees the machine through [`Machine`] only, so that tests can make one up.
+//! A check reads the machine through [`Machine`] only, so that tests can pass a directory tree.
 
 mod kernel;
 mod library;
@@ -18,37 +18,37 @@ use serde::Serialize;
 pub(crate) use self::machine::Machine;
 pub(crate) use self::report::text;
 
-/// How it is with one thing.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
-    /// As it should be.
+    /// Works.
     Ok,
-    /// Works, but not as well as it could, or not for everyone.
+    /// Works with a restriction.
     Warning,
     /// Does not work.
     Problem,
 }
 
-/// Where a thing belongs in the report.
+/// The section of the report that a check belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Group {
-    /// The service and what it sees.
+    /// The service and its tasks.
     Scheduler,
-    /// Getting into programs.
+    /// Preloading the library into programs.
     Programs,
     /// Accelerators.
     Devices,
-    /// What the system offers.
+    /// The kernel, the user's rights, the container.
     System,
 }
 
 impl Group {
-    /// All, in the order of the report.
+    /// All groups, in the order of the report.
     const ALL: [Self; 4] = [Self::Scheduler, Self::Programs, Self::Devices, Self::System];
 
-    /// Its heading.
+    /// The heading of the section.
     fn heading(self) -> &'static str {
         match self {
             Self::Scheduler => "Scheduler",
@@ -59,18 +59,18 @@ impl Group {
     }
 }
 
-/// What one check found.
+/// A finding of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Check {
-    /// Where it belongs.
+    /// The section of the report.
     pub(crate) group: Group,
-    /// What was looked at.
+    /// The property that was examined.
     pub(crate) name: String,
-    /// How it is.
+    /// The result.
     pub(crate) state: State,
-    /// In words.
+    /// The finding as text.
     pub(crate) what: String,
-    /// What to do about it, if there is something to do.
+    /// What the user can do, unless the result is ok.
     pub(crate) do_next: Option<String>,
 }
 
@@ -99,7 +99,7 @@ impl Check {
     }
 }
 
-/// Looks at everything.
+/// Runs all checks.
 pub(crate) fn examine(machine: &Machine) -> Vec<Check> {
     let checks: [fn(&Machine) -> Vec<Check>; 6] = [
         scheduler::service,
@@ -112,7 +112,7 @@ pub(crate) fn examine(machine: &Machine) -> Vec<Check> {
     checks.iter().flat_map(|check| check(machine)).collect()
 }
 
-/// How many checks found this.
+/// The number of checks with this result.
 pub(crate) fn count(checks: &[Check], state: State) -> usize {
     checks.iter().filter(|check| check.state == state).count()
 }

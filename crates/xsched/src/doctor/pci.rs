@@ -1,4 +1,4 @@
-//! Accelerators on the PCI bus, whether or not a driver has them.
+//! Accelerators on the PCI bus, with or without a driver.
 
 use super::Machine;
 
@@ -8,9 +8,9 @@ pub(crate) fn accelerators(machine: &Machine, vendor: &str) -> Vec<String> {
     let read =
         |address: &str, file: &str| machine.text(&format!("{BUS}/{address}/{file}")).unwrap_or_default();
     // Class 3 is displays, 0x12 is processing accelerators.
-    let is_one = |address: &String| {
+    let is_accelerator = |address: &String| {
         let class = read(address, "class");
         read(address, "vendor").trim() == vendor && (class.starts_with("0x03") || class.starts_with("0x12"))
     };
-    machine.names_in(BUS).into_iter().filter(is_one).collect()
+    machine.names_in(BUS).into_iter().filter(is_accelerator).collect()
 }

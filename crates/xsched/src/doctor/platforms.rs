@@ -8,7 +8,7 @@ macro_rules! register {
     ( $( $name:ident ),* $(,)? ) => {
         $( mod $name { pub(super) mod doctor; } )*
 
-        /// What every platform of this build finds on the machine.
+        /// The findings of every platform of this build.
         pub(super) fn platforms(machine: &Machine) -> Vec<Check> {
             let probes: &[fn(&Machine) -> Vec<Check>] = &[ $( $name::doctor::probe ),* ];
             probes.iter().flat_map(|probe| probe(machine)).collect()

@@ -3,7 +3,7 @@
 use super::{Check, Group, State, count};
 use crate::term::{self, Glyphs};
 
-/// A line for each finding, by group, with what to do below it, and a sentence at the end.
+/// A line for each finding, by section, with what to do below it, and the numbers of problems and warnings at the end.
 pub(crate) fn text(checks: &[Check], columns: Option<usize>, glyphs: &Glyphs, colour: bool) -> String {
     let mut text = String::new();
     for group in Group::ALL {
@@ -23,28 +23,28 @@ pub(crate) fn text(checks: &[Check], columns: Option<usize>, glyphs: &Glyphs, co
 }
 
 fn finding(check: &Check, columns: Option<usize>, glyphs: &Glyphs, colour: bool) -> String {
-    let (sign, ansi) = match check.state {
+    let (symbol, ansi) = match check.state {
         State::Ok => (glyphs.verdict[0], "32"),
         State::Warning => (glyphs.verdict[1], "33"),
         State::Problem => (glyphs.verdict[2], "31"),
     };
-    let gap = " ".repeat(2_usize.saturating_sub(term::width(sign)) + 1);
-    let sign = if colour { format!("\x1b[{ansi}m{sign}\x1b[0m") } else { sign.to_owned() };
+    let gap = " ".repeat(2_usize.saturating_sub(term::width(symbol)) + 1);
+    let symbol = if colour { format!("\x1b[{ansi}m{symbol}\x1b[0m") } else { symbol.to_owned() };
     let what = format!("{}: {}", check.name, check.what);
-    let mut text = indented(&format!("  {sign}{gap}"), 5, &what, columns);
+    let mut text = indented(&format!("  {symbol}{gap}"), 5, &what, columns);
     if let Some(do_next) = &check.do_next {
         text.push_str(&indented("       do: ", 11, do_next, columns));
     }
     text
 }
 
-/// `text` behind `first`, which takes `indent` columns; further lines begin where the first does.
+/// `text` after `first`, which occupies `indent` columns; further lines are indented by as much.
 fn indented(first: &str, indent: usize, text: &str, columns: Option<usize>) -> String {
     let lines = wrap(text, columns.map(|columns| columns.saturating_sub(indent)));
     format!("{first}{}\n", lines.join(&format!("\n{}", " ".repeat(indent))))
 }
 
-/// `text` in lines of at most `columns`, broken between words, but not within a `command`, which is to be copied.
+/// `text` in lines of at most `columns`, broken between words, but not within a `command`, so that it can be copied.
 fn wrap(text: &str, columns: Option<usize>) -> Vec<String> {
     let Some(columns) = columns else { return vec![text.to_owned()] };
     let mut lines = vec![String::new()];
@@ -69,11 +69,11 @@ fn wrap(text: &str, columns: Option<usize>) -> Vec<String> {
 }
 
 fn verdict(checks: &[Check]) -> String {
-    let many = |n: usize, what: &str| match n {
-        0 => format!("no {what}s"),
-        1 => format!("1 {what}"),
-        n => format!("{n} {what}s"),
+    let count_of = |n: usize, noun: &str| match n {
+        0 => format!("no {noun}s"),
+        1 => format!("1 {noun}"),
+        n => format!("{n} {noun}s"),
     };
     let (problems, warnings) = (count(checks, State::Problem), count(checks, State::Warning));
-    format!("{}, {}\n", many(problems, "problem"), many(warnings, "warning"))
+    format!("{}, {}\n", count_of(problems, "problem"), count_of(warnings, "warning"))
 }

@@ -1,11 +1,11 @@
-//! Who is asking, and from where.
+//! The user's rights, and the container.
 
 use super::{Check, Group, Machine};
 
 const HERE: Group = Group::System;
-const SERVICE_OF_THE_MACHINE: &str = "/run/xsched";
+const MACHINE_SERVICE_DIRECTORY: &str = "/run/xsched";
 
-/// The user's rights, and the container if we are in one.
+/// The user's rights, and the container that this process runs in, if any.
 pub(super) fn surroundings(machine: &Machine) -> Vec<Check> {
     let mut checks = vec![rights(machine)];
     checks.extend(container(machine));
@@ -14,9 +14,9 @@ pub(super) fn surroundings(machine: &Machine) -> Vec<Check> {
 
 fn rights(machine: &Machine) -> Check {
     let name = "rights";
-    let own = "in a scheduler of your own you may change everything";
+    let own = "in your own service you may change every task";
     if machine.uid == 0 {
-        return Check::ok(HERE, name, "root: may change everything in every scheduler");
+        return Check::ok(HERE, name, "root: may change every task in every service");
     }
     match machine.group("xsched") {
         Some(group) if machine.gids.contains(&group) => {
@@ -26,13 +26,15 @@ fn rights(machine: &Machine) -> Check {
             HERE,
             name,
             format!(
-                "not in the group `xsched`: in the machine's scheduler you may only lower your own; {own}"
+                "not in the group `xsched`: in the machine's service you may only lower priorities of your own programs; {own}"
             ),
         ),
         None => Check::ok(
             HERE,
             name,
-            format!("no group `xsched`: only root may raise priorities in the machine's scheduler; {own}"),
+            format!(
+                "the group `xsched` does not exist: only root may raise priorities in the machine's service; {own}"
+            ),
         ),
     }
 }
@@ -40,28 +42,34 @@ fn rights(machine: &Machine) -> Check {
 fn container(machine: &Machine) -> Option<Check> {
     let kind = kind_of_container(machine)?;
     let name = "container";
-    if machine.has(&format!("{SERVICE_OF_THE_MACHINE}/socket")) || machine.variable("XSCHED_SOCKET").is_some()
+    if machine.has(&format!("{MACHINE_SERVICE_DIRECTORY}/socket"))
+        || machine.variable("XSCHED_SOCKET").is_some()
     {
-        return Some(Check::ok(HERE, name, format!("{kind}, with a scheduler's socket in it")));
+        return Some(Check::ok(HERE, name, format!("{kind}, with the socket of a service")));
     }
     Some(Check::warning(
         HERE,
         name,
-        format!("{kind}, without the host's scheduler: one started in here sees only programs in here"),
-        "if others share the device, mount the host's socket: `-v /run/xsched:/run/xsched`",
+        format!(
+            "{kind}, without the socket of the host's service: a service in this container schedules only programs in it"
+        ),
+        "if other containers or the host use the device, mount the host's socket: `-v /run/xsched:/run/xsched`",
     ))
 }
 
 fn kind_of_container(machine: &Machine) -> Option<&'static str> {
     let cgroups = machine.text("/proc/1/cgroup").unwrap_or_default();
-    let within = |word: &str| cgroups.contains(word);
-    if machine.variable("KUBERNETES_SERVICE_HOST").is_some() || within("kubepods") {
+    let cgroup_contains = |word: &str| cgroups.contains(word);
+    if machine.variable("KUBERNETES_SERVICE_HOST").is_some() || cgroup_contains("kubepods") {
         Some("a Kubernetes pod")
-    } else if machine.has("/.dockerenv") || within("docker") {
+    } else if machine.has("/.dockerenv") || cgroup_contains("docker") {
         Some("a Docker container")
-    } else if machine.has("/run/.containerenv") || within("libpod") {
+    } else if machine.has("/run/.containerenv") || cgroup_contains("libpod") {
         Some("a Podman container")
-    } else if within("/lxc") || within("containerd") || machine.variable("container").is_some() {
+    } else if cgroup_contains("/lxc")
+        || cgroup_contains("containerd")
+        || machine.variable("container").is_some()
+    {
         Some("a container")
     } else {
         None

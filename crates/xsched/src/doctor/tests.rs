@@ -1,4 +1,4 @@
-//! Examinations of machines that are made up.
+//! Checks on machines that are directory trees.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ use super::machine::Machine;
 use super::*;
 use crate::term::Glyphs;
 
-/// A machine with a tree of its own, a good kernel, the library, and nothing else.
+/// A machine with a directory tree of its own, a kernel with all features, and the library.
 pub(crate) fn machine(files: &[(&str, &str)]) -> (TempDir, Machine) {
     let tree = tempfile::tempdir().unwrap();
     let root = tree.path().to_owned();
@@ -23,7 +23,7 @@ pub(crate) fn machine(files: &[(&str, &str)]) -> (TempDir, Machine) {
         program: Some(root.join("usr/bin/xsched")),
         sockets: vec![root.join("run/xsched/socket")],
         kernel: good,
-        // What everybody may do, so that it does not matter who runs the tests.
+        // The permissions of other users, so that the result does not depend on the user who runs the tests.
         may_use: |path| fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o006 == 0o006),
         root,
     };
@@ -50,7 +50,7 @@ pub(crate) fn do_next(check: &Check) -> &str {
 }
 
 #[test]
-fn a_bare_machine_has_no_problems() {
+fn machine_without_accelerators_has_no_problems() {
     let (_tree, machine) = machine(&[("/proc/sys/kernel/osrelease", "6.1.0\n")]);
     let checks = examine(&machine);
     assert_eq!(count(&checks, State::Problem), 0, "{checks:#?}");
@@ -62,7 +62,7 @@ fn a_bare_machine_has_no_problems() {
 }
 
 #[test]
-fn a_user_without_a_place_for_a_socket_is_told_to_make_one() {
+fn missing_runtime_directory_is_a_problem() {
     let (_tree, mut machine) = machine(&[]);
     machine.environment.clear();
     let checks = examine(&machine);
@@ -73,7 +73,7 @@ fn a_user_without_a_place_for_a_socket_is_told_to_make_one() {
 }
 
 #[test]
-fn a_missing_library_and_a_second_scheduler_are_problems() {
+fn missing_library_and_second_scheduler_are_problems() {
     let (_tree, mut machine) = machine(&[]);
     fs::remove_file(machine.at("/usr/lib/libxsched.so")).unwrap();
     assert_eq!(find(&examine(&machine), "libxsched.so").state, State::Problem);
@@ -91,17 +91,17 @@ fn a_missing_library_and_a_second_scheduler_are_problems() {
 }
 
 #[test]
-fn an_old_kernel_is_told_by_what_it_refuses() {
+fn missing_kernel_feature_is_a_problem() {
     let (_tree, mut machine) = machine(&[("/proc/sys/kernel/osrelease", "4.18.0\n")]);
     machine.kernel.pidfd = Err(Errno::NOSYS);
     let checks = examine(&machine);
     let pidfd = find(&checks, "pidfd");
     assert_eq!(pidfd.state, State::Problem);
-    assert!(pidfd.what.starts_with("Linux 4.18.0 refuses it"), "{}", pidfd.what);
+    assert!(pidfd.what.starts_with("Linux 4.18.0 rejects it"), "{}", pidfd.what);
 }
 
 #[test]
-fn a_container_is_told_what_to_mount() {
+fn container_without_a_socket_is_a_warning() {
     let (_tree, machine) = machine(&[("/.dockerenv", "")]);
     let checks = examine(&machine);
     assert!(do_next(find(&checks, "container")).contains("-v /run/xsched:/run/xsched"));
@@ -110,11 +110,11 @@ fn a_container_is_told_what_to_mount() {
     fs::write(&socket, "").unwrap();
     let checks = examine(&machine);
     assert_eq!(find(&checks, "container").state, State::Ok);
-    assert!(find(&checks, "service").what.contains("is left over from one that died"));
+    assert!(find(&checks, "service").what.contains("is left over from a service that died"));
 }
 
 #[test]
-fn the_group_decides_what_a_user_may() {
+fn rights_depend_on_the_group() {
     let (_tree, mut machine) = machine(&[("/etc/group", "root:x:0:\nxsched:x:990:me\n")]);
     assert!(find(&examine(&machine), "rights").what.starts_with("not in the group"));
     machine.gids.push(990);
@@ -124,7 +124,7 @@ fn the_group_decides_what_a_user_may() {
 }
 
 #[test]
-fn the_report_is_grouped_wrapped_and_says_what_to_do() {
+fn report_is_grouped_and_wrapped() {
     let checks = [
         Check::ok(Group::System, "kernel", "is new enough"),
         Check::problem(Group::Devices, "nvidia", "one two three four", "five six seven eight nine"),

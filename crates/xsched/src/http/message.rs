@@ -217,9 +217,9 @@ mod tests {
 
     #[test]
     fn response_has_its_content_length() {
-        let text = String::from_utf8(Response::error(404, "no \"such\" thing").to_bytes()).unwrap();
+        let text = String::from_utf8(Response::error(404, "no \"such\" path").to_bytes()).unwrap();
         assert!(text.starts_with("HTTP/1.1 404 Not Found\r\n"), "{text}");
-        assert!(text.contains("\r\nContent-Length: 29\r\n"), "{text}");
-        assert!(text.ends_with("\r\n\r\n{\"error\":\"no \\\"such\\\" thing\"}"), "{text}");
+        assert!(text.contains("\r\nContent-Length: 28\r\n"), "{text}");
+        assert!(text.ends_with("\r\n\r\n{\"error\":\"no \\\"such\\\" path\"}"), "{text}");
     }
 }

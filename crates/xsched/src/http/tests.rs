@@ -25,13 +25,13 @@ fn compat(service: &FakeService) -> SocketAddr {
 fn exchange(address: SocketAddr, text: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(text).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    response
 }
 
-fn split(answer: &str) -> (u16, &str) {
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {answer:?}"));
+fn split(response: &str) -> (u16, &str) {
+    let (head, body) = response.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {response:?}"));
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
 }
 
@@ -39,8 +39,8 @@ fn request(address: SocketAddr, method: &str, target: &str, body: &str) -> (u16,
     let length = body.len();
     let text =
         format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n{body}");
-    let answer = exchange(address, text.as_bytes());
-    let (status, body) = split(&answer);
+    let response = exchange(address, text.as_bytes());
+    let (status, body) = split(&response);
     (status, serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}")))
 }
 
@@ -63,9 +63,9 @@ fn queues_have_the_format_of_the_original() {
     assert_eq!(request(address, "GET", "/xqueue/0x100000000", "").0, 200);
     assert_eq!(request(address, "GET", "/xqueue/7", "").0, 404);
     for invalid in ["", "x", "-1", "+1", "1/2", "10000000000000000"] {
-        let (status, answer) = request(address, "GET", &format!("/xqueue/{invalid}"), "");
+        let (status, response) = request(address, "GET", &format!("/xqueue/{invalid}"), "");
         assert!(status == 400 || invalid == "1/2" && status == 404, "{invalid}: {status}");
-        assert!(answer["error"].is_string());
+        assert!(response["error"].is_string());
     }
 }
 
@@ -82,9 +82,9 @@ fn every_policy_can_be_chosen_by_its_number() {
     }
     let before = service.orders().len();
     for invalid in ["", "?policy=", "?policy=0", "?policy=12", "?policy=HPF", "?policy=-1", "?other=1"] {
-        let (status, answer) = request(address, "POST", &format!("/policy{invalid}"), "");
+        let (status, response) = request(address, "POST", &format!("/policy{invalid}"), "");
         assert_eq!(status, 400, "{invalid}");
-        assert!(answer["error"].is_string());
+        assert!(response["error"].is_string());
     }
     assert_eq!(service.orders().len(), before);
 }
@@ -110,7 +110,7 @@ fn hints_of_every_type_reach_the_service() {
     let address = compat(&service);
     let set = |hint_request| Request::Set { target: Target::Pid(4711), hint_request };
     let none = HintRequest::default();
-    let turns = |timeslice_us, k| Request::Policy { name: None, timeslice_us, k };
+    let set_params = |timeslice_us, k| Request::Policy { name: None, timeslice_us, k };
     for (hint, wanted) in [
         (
             json!({"hint_type": 1, "handle": 0x1_0000_0000_u64, "priority": -3}),
@@ -123,12 +123,12 @@ fn hints_of_every_type_reach_the_service() {
             json!({"hint_type": 2, "pid": 4711, "utilization": 30}),
             set(HintRequest { share: Some(30), ..none.clone() }),
         ),
-        (json!({"hint_type": 3, "timeslice": 700}), turns(Some(700), None)),
+        (json!({"hint_type": 3, "timeslice": 700}), set_params(Some(700), None)),
         (
             json!({"hint_type": 4, "pid": 4711, "deadline": 9}),
             set(HintRequest { deadline_us: Some(9), ..none.clone() }),
         ),
-        (json!({"hint_type": 5, "k": 2}), turns(None, Some(2))),
+        (json!({"hint_type": 5, "k": 2}), set_params(None, Some(2))),
         (
             json!({"hint_type": 6, "pid": 4711, "laxity": 8, "lax_prio": 1, "crit_prio": 2}),
             set(HintRequest { laxity: Some((8, 1, 2)), ..none }),
@@ -163,9 +163,9 @@ fn invalid_hints_are_rejected_with_a_reason() {
         (r#"{"hint_type":7}"#, 400, "`pid`"),
         (r#"{"hint_type":8,"pid":1}"#, 400, "unknown hint_type 8"),
     ] {
-        let (got, answer) = request(address, "POST", "/hint", body);
+        let (got, response) = request(address, "POST", "/hint", body);
         assert_eq!(got, status, "{body}");
-        assert!(answer["error"].as_str().unwrap().contains(word), "{body}: {answer}");
+        assert!(response["error"].as_str().unwrap().contains(word), "{body}: {response}");
     }
 }
 
@@ -214,14 +214,14 @@ fn requests_of_web_pages_are_rejected() {
     for header in
         ["Origin: http://evil.example", "Host: evil.example", "Host: 127.evil.example:80", "Host: 10.0.0.1"]
     {
-        let answer =
+        let response =
             exchange(address, format!("POST /policy?policy=2 HTTP/1.1\r\n{header}\r\n\r\n").as_bytes());
-        assert_eq!(split(&answer).0, 403, "{header}");
+        assert_eq!(split(&response).0, 403, "{header}");
     }
     assert_eq!(service.orders(), []);
     for header in ["Host: localhost:50000", "Host: [::1]:5", "Host: 127.0.0.9", "A: b"] {
-        let answer = exchange(address, format!("GET /policy HTTP/1.1\r\n{header}\r\n\r\n").as_bytes());
-        assert_eq!(split(&answer).0, 200, "{header}");
+        let response = exchange(address, format!("GET /policy HTTP/1.1\r\n{header}\r\n\r\n").as_bytes());
+        assert_eq!(split(&response).0, 200, "{header}");
     }
 }
 
@@ -238,9 +238,9 @@ fn slow_clients_do_not_block_other_clients() {
         })
         .collect();
     assert_eq!(request(address, "GET", "/policy", "").0, 200);
-    let mut answer = String::new();
-    let _ = slow[0].read_to_string(&mut answer);
-    assert!(!answer.contains("200"), "the oldest slow connection was not closed: {answer}");
+    let mut response = String::new();
+    let _ = slow[0].read_to_string(&mut response);
+    assert!(!response.contains("200"), "the oldest slow connection was not closed: {response}");
 }
 
 #[test]
@@ -254,8 +254,8 @@ fn incomplete_request_times_out() {
     let limits = Limits { exchange_timeout: short, drain_timeout: short, ..Limits::default() };
     let server = Server { listeners: vec![listener], limits, handler };
     thread::spawn(move || server.run());
-    let answer = exchange(address, b"GET / HTTP/1.1\r\nHost: x");
-    assert_eq!(split(&answer).0, 408);
+    let response = exchange(address, b"GET / HTTP/1.1\r\nHost: x");
+    assert_eq!(split(&response).0, 408);
     assert_eq!(exchange(address, b""), "", "a client that sends nothing gets no response");
 }
 
@@ -272,10 +272,10 @@ fn concurrent_clients_get_complete_responses() {
     thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(|| {
-                let answer = exchange(address, b"GET /metrics HTTP/1.1\r\n\r\n");
-                let (status, body) = split(&answer);
+                let response = exchange(address, b"GET /metrics HTTP/1.1\r\n\r\n");
+                let (status, body) = split(&response);
                 assert_eq!((status, body.lines().count()), (200, 3000));
-                assert!(answer.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
+                assert!(response.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
             });
         }
     });
@@ -291,9 +291,9 @@ fn metrics_socket_is_accessible_to_its_owner_only() {
     let get = |target: &str| {
         let mut stream = UnixStream::connect(&socket).unwrap();
         write!(stream, "GET {target} HTTP/1.1\r\nHost: whatever\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (status, body) = split(&answer);
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        let (status, body) = split(&response);
         (status, body.to_owned())
     };
     assert_eq!(get("/metrics"), (200, "xsched_info 1\n".to_owned()));
@@ -320,8 +320,8 @@ fn remote_addresses_need_an_explicit_option() {
     assert!(serve_metrics(&service.socket(), &socket, Some(everywhere), Reach::Loopback).is_err());
     let port = serve_compat(&service.socket(), everywhere, Reach::AnyAddress).unwrap().port();
     let address = SocketAddr::from(([127, 0, 0, 1], port));
-    let answer = exchange(address, b"GET /policy HTTP/1.1\r\nHost: gpu7.example\r\n\r\n");
-    assert_eq!(split(&answer).0, 200);
+    let response = exchange(address, b"GET /policy HTTP/1.1\r\nHost: gpu7.example\r\n\r\n");
+    assert_eq!(split(&response).0, 200);
     let error = serve_compat(&service.socket(), address, Reach::Loopback).unwrap_err();
     assert!(format!("{error:#}").contains(&format!("cannot listen at {address}")), "{error:#}");
 }

@@ -1,4 +1,4 @@
-//! NVIDIA GPUs: the driver, the device files, the levels, which of them programs see, and MPS.
+//! NVIDIA GPUs: the driver, the device files, the preemption levels, CUDA_VISIBLE_DEVICES, and MPS.
 
 use crate::doctor::{Check, Group, Machine, pci};
 
@@ -8,7 +8,7 @@ mod tests;
 const HERE: Group = Group::Devices;
 const VENDOR: &str = "0x10de";
 
-/// Everything about NVIDIA GPUs; nothing if there are none.
+/// The findings about NVIDIA GPUs; none if there are no such GPUs.
 pub(crate) fn probe(machine: &Machine) -> Vec<Check> {
     let Some(version) = machine.text("/proc/driver/nvidia/version") else {
         return pci::accelerators(machine, VENDOR).iter().map(|address| without_driver(address)).collect();
@@ -17,8 +17,8 @@ pub(crate) fn probe(machine: &Machine) -> Vec<Check> {
     let gpus = gpus(machine);
     let mut checks = Vec::new();
     if gpus.is_empty() {
-        let what = format!("the driver ({}) is loaded but has no GPU", driver.version);
-        let do_next = "look for the reason with `dmesg | grep -i nvrm`; in a container, pass the GPU into it";
+        let what = format!("the driver ({}) is loaded but reports no GPU", driver.version);
+        let do_next = "find the reason with `dmesg | grep -i nvrm`; in a container, pass the GPU to it";
         checks.push(Check::warning(HERE, "nvidia", what, do_next));
     }
     for gpu in &gpus {
@@ -36,8 +36,8 @@ fn without_driver(address: &str) -> Check {
         HERE,
         format!("nvidia {address}"),
         "on the PCI bus, but its driver is not loaded: no program can use it",
-        "install NVIDIA's driver (the open kernel modules), then `sudo modprobe nvidia`; a virtual machine or \
-         container must be given the GPU",
+        "install NVIDIA's driver (the open kernel modules), then `sudo modprobe nvidia`; to a virtual machine or \
+         container, pass the GPU",
     )
 }
 
@@ -87,23 +87,23 @@ fn examine(machine: &Machine, driver: &Driver, gpu: &Gpu) -> Vec<Check> {
     let minor = gpu.minor.iter().map(|minor| format!("/dev/nvidia{minor}"));
     let files: Vec<_> = minor.chain(["/dev/nvidiactl".to_owned()]).collect();
     if let Some(missing) = files.iter().find(|file| !machine.has(file)) {
-        let what = format!("{device}: {missing} is not there, so no program can use it");
+        let what = format!("{device}: {missing} does not exist, so no program can use the GPU");
         let do_next =
-            "run `nvidia-smi` or `nvidia-modprobe -u` once as root; in a container, pass the GPU into it";
+            "run `nvidia-smi` or `nvidia-modprobe -u` once as root; in a container, pass the GPU to it";
         return vec![Check::problem(HERE, name, what, do_next)];
     }
     if let Some(closed) = files.iter().find(|file| !machine.may_use(file)) {
         let what = format!("{device}: this user may not use {closed}");
-        return vec![Check::problem(HERE, name, what, machine.how_to_get_at(closed, "video"))];
+        return vec![Check::problem(HERE, name, what, machine.how_to_get_access(closed, "video"))];
     }
     vec![if driver.open {
         Check::ok(
             HERE,
             name,
             format!(
-                "{device}: levels 1, 2 and 3 work: 2 stops a program at stop points in its streams (CUDA 11.7 and \
-                 newer); 3 by timeslices, so that a running kernel gives way to more important work, and by stopping \
-                 the program's channels where all of it must stand still"
+                "{device}: levels 1, 2 and 3 work. Level 2 stalls streams at stop points (CUDA 11.7 and newer); level 3 \
+                 preempts a running kernel by time slices, and by disabling the channels of a program that must leave the \
+                 device"
             ),
         )
     } else {
@@ -111,24 +111,24 @@ fn examine(machine: &Machine, driver: &Driver, gpu: &Gpu) -> Vec<Check> {
             HERE,
             name,
             format!(
-                "{device}: levels 1 and 2 work, 2 at stop points in the streams (CUDA 11.7 and newer); level 3, \
-                 timeslices and stopped channels, is known to work with the open kernel modules only"
+                "{device}: levels 1 and 2 work. Level 2 stalls streams at stop points (CUDA 11.7 and newer); level 3 needs \
+                 the open kernel modules"
             ),
-            "a running kernel may not be interrupted: expect to wait for it, or install the open kernel modules",
+            "a running kernel is not preempted: install the open kernel modules for level 3",
         )
     }]
 }
 
-/// What `CUDA_VISIBLE_DEVICES` lets programs see.
+/// The GPUs that `CUDA_VISIBLE_DEVICES` makes visible to programs.
 fn visible(machine: &Machine, gpus: &[Gpu]) -> Option<Check> {
     const NAME: &str = "CUDA_VISIBLE_DEVICES";
     let chosen = machine.environment.get(NAME)?;
-    let in_order_of_the_bus = machine.variable("CUDA_DEVICE_ORDER") == Some("PCI_BUS_ID");
-    let alike = gpus.iter().all(|gpu| gpu.model == gpus[0].model);
+    let is_pci_order = machine.variable("CUDA_DEVICE_ORDER") == Some("PCI_BUS_ID");
+    let same_model = gpus.iter().all(|gpu| gpu.model == gpus[0].model);
     let (mut seen, mut numbers) = (Vec::new(), false);
     for entry in chosen.split(',').map(str::trim) {
         if entry.starts_with("MIG-") {
-            seen.push(format!("{entry}: a part of a GPU, which the driver looks up in each program"));
+            seen.push(format!("{entry}: a partition of a GPU, which the driver resolves in each program"));
             continue;
         }
         let number = entry.parse::<usize>().ok().and_then(|number| gpus.get(number));
@@ -137,7 +137,7 @@ fn visible(machine: &Machine, gpus: &[Gpu]) -> Option<Check> {
             let before =
                 if seen.is_empty() { "no GPU".to_owned() } else { format!("only {}", seen.join(", ")) };
             let what = format!("`{chosen}`: no GPU here is `{entry}`, so programs see {before}");
-            return Some(Check::warning(HERE, NAME, what, "unset it, or name GPUs as `nvidia-smi -L` does"));
+            return Some(Check::warning(HERE, NAME, what, "unset it, or use the names that `nvidia-smi -L` prints"));
         };
         let is = format!("{entry} is {}", gpu.address);
         if seen.iter().any(|other: &String| other.ends_with(&gpu.address)) {
@@ -147,30 +147,30 @@ fn visible(machine: &Machine, gpus: &[Gpu]) -> Option<Check> {
         seen.push(is);
     }
     let what = format!("programs see {}", seen.join(", "));
-    Some(if numbers && !in_order_of_the_bus && !alike {
-        let what = format!("{what} in the order of the bus, but CUDA numbers the fastest first");
+    Some(if numbers && !is_pci_order && !same_model {
+        let what = format!("{what} in PCI order, but CUDA numbers the fastest GPU first");
         Check::warning(
             HERE,
             NAME,
             what,
-            "`export CUDA_DEVICE_ORDER=PCI_BUS_ID`, or name GPUs as `nvidia-smi -L` does",
+            "`export CUDA_DEVICE_ORDER=PCI_BUS_ID`, or use the names that `nvidia-smi -L` prints",
         )
     } else {
         Check::ok(HERE, NAME, what)
     })
 }
 
-/// The GPU whose name begins like this, if there is one such.
+/// The GPU whose UUID begins with `entry`, if there is exactly one.
 fn by_uuid<'a>(entry: &str, gpus: &'a [Gpu]) -> Option<&'a Gpu> {
     let entry = entry.to_ascii_lowercase();
-    let fits =
+    let matches =
         |gpu: &&Gpu| gpu.uuid.as_deref().is_some_and(|uuid| uuid.to_ascii_lowercase().starts_with(&entry));
-    let mut fitting = gpus.iter().filter(fits);
-    let first = fitting.next().filter(|_| entry.len() > "gpu-".len())?;
-    fitting.next().is_none().then_some(first)
+    let mut matching = gpus.iter().filter(matches);
+    let first = matching.next().filter(|_| entry.len() > "gpu-".len())?;
+    matching.next().is_none().then_some(first)
 }
 
-/// Under MPS all programs share one context, so that the GPU cannot be taken from one and given to another.
+/// Under MPS all programs share one GPU context, so that level 3 cannot preempt one of them.
 fn mps(machine: &Machine) -> Vec<Check> {
     let directory = machine.variable("CUDA_MPS_PIPE_DIRECTORY").unwrap_or("/tmp/nvidia-mps");
     if !machine.has(&format!("{directory}/control")) {
@@ -180,9 +180,9 @@ fn mps(machine: &Machine) -> Vec<Check> {
         HERE,
         "nvidia MPS",
         format!(
-            "has run here (pipes in {directory}): its programs share one context, which level 3 cannot part; levels 1 and \
-             2 work"
+            "runs or has run (pipes in {directory}): its programs share one GPU context, so that level 3 cannot preempt one \
+             of them; levels 1 and 2 work"
         ),
-        "if it runs and level 3 matters, end it: `echo quit | nvidia-cuda-mps-control`",
+        "if MPS runs and you need level 3, stop it: `echo quit | nvidia-cuda-mps-control`",
     )]
 }

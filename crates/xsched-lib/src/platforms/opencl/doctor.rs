@@ -1,4 +1,4 @@
-//! OpenCL: which vendors' libraries are installed.
+//! OpenCL: the installed vendor libraries.
 
 use crate::doctor::{Check, Group, Machine};
 
@@ -7,27 +7,27 @@ mod tests;
 
 const HERE: Group = Group::Devices;
 const NAME: &str = "OpenCL";
-/// Where OpenCL's loader looks for vendors, and the variable that says otherwise.
+/// The directory that the ICD loader searches, and the variable that overrides it.
 const VENDORS: &str = "/etc/OpenCL/vendors";
-const ELSEWHERE: &str = "OCL_ICD_VENDORS";
-/// The reference opens the library that this names.
-const LIBRARY: &str = "XSCHED_OPENCL_LIB";
+const VENDORS_VARIABLE: &str = "OCL_ICD_VENDORS";
+/// The original C++ XSched opens the library that this variable names.
+const LIBRARY_VARIABLE: &str = "XSCHED_OPENCL_LIB";
 
-/// One line for all the vendors there are, and one for each thing that is amiss; nothing if nobody speaks of OpenCL.
+/// One line for all vendors, and one for each problem; none if no vendor is installed and no variable is set.
 pub(crate) fn probe(machine: &Machine) -> Vec<Check> {
     let mut checks: Vec<_> =
-        machine.variable(LIBRARY).map(|path| ignored(machine, path)).into_iter().collect();
-    let named = machine.variable(ELSEWHERE);
+        machine.variable(LIBRARY_VARIABLE).map(|path| report_ignored_variable(machine, path)).into_iter().collect();
+    let named = machine.variable(VENDORS_VARIABLE);
     let directory = named.unwrap_or(VENDORS);
     let vendors = vendors(machine, directory);
     if vendors.is_empty() {
         checks.extend(named.map(|named| {
-            let what = format!("{ELSEWHERE} is {named}, where no vendor is: programs find no device");
+            let what = format!("{VENDORS_VARIABLE} is {named}, which has no .icd file: programs find no device");
             Check::warning(
                 HERE,
                 NAME,
                 what,
-                format!("unset {ELSEWHERE}, or let it name a directory of .icd files"),
+                format!("unset {VENDORS_VARIABLE}, or set it to a directory with .icd files"),
             )
         }));
         return checks;
@@ -41,12 +41,12 @@ pub(crate) fn probe(machine: &Machine) -> Vec<Check> {
     checks
 }
 
-/// XSched uses the library that the program itself uses.
-fn ignored(machine: &Machine, path: &str) -> Check {
-    let there = if machine.has(path) { "is not needed" } else { "is not there, and not needed" };
+/// The variable has no effect: XSched uses the library that the program itself uses.
+fn report_ignored_variable(machine: &Machine, path: &str) -> Check {
+    let state = if machine.has(path) { "is not needed" } else { "does not exist and is not needed" };
     let what =
-        format!("{LIBRARY} names {path}, which {there}: XSched uses the library that the program uses");
-    Check::warning(HERE, NAME, what, format!("unset {LIBRARY}; programs are scheduled without it"))
+        format!("{LIBRARY_VARIABLE} names {path}, which {state}: XSched uses the library that the program uses");
+    Check::warning(HERE, NAME, what, format!("unset {LIBRARY_VARIABLE}; programs are scheduled without it"))
 }
 
 struct Vendor {
@@ -65,12 +65,12 @@ fn vendors(machine: &Machine, directory: &str) -> Vec<Vendor> {
 }
 
 impl Vendor {
-    /// What is wrong with it, if its library is named by its path and is not there.
+    /// A problem if its library is given by path and does not exist.
     fn missing(&self, machine: &Machine, directory: &str) -> Option<Check> {
         let Self { name, library } = self;
-        let gone = library.starts_with('/') && !machine.has(library);
-        gone.then(|| {
-            let what = format!("{name} names {library}, which is not there: its devices are not found");
+        let missing = library.starts_with('/') && !machine.has(library);
+        missing.then(|| {
+            let what = format!("{name} names {library}, which does not exist: its devices are not found");
             let do_next = format!("install {name} again, or remove {directory}/{name}.icd");
             Check::problem(HERE, format!("{NAME} {name}"), what, do_next)
         })

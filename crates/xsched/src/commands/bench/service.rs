@@ -23,12 +23,12 @@ use session::Session;
 
 /// Measure the service: how fast it decides, and what it costs.
 ///
-/// Starts a private service and client processes. One client of low priority always has work, the others are idle. Then a
+/// Starts a private service and client processes. One client of low priority always has work, all other clients are idle. Then a
 /// task of high priority becomes busy again and again, and the time is measured until the orders of all clients stop their
 /// launches. For comparison, two processes wake each other over eventfds.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Client processes, beside the one that measures.
+    /// Number of client processes, in addition to the process that measures.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
 

@@ -40,7 +40,7 @@ fn read(converter: Converter<Vec<u8>>) -> Vec<Value> {
 
 /// Slices of one task: what, begin and end in nanoseconds of the trace.
 fn slices(trace: &[Value], task: u64) -> Vec<(String, u64, u64)> {
-    let here = trace.iter().filter(|thing| thing["ph"] == "X" && thing["tid"] == task);
+    let here = trace.iter().filter(|event| event["ph"] == "X" && event["tid"] == task);
     here.map(|slice| {
         let begin = ns(&slice["ts"]);
         (slice["name"].as_str().unwrap().to_owned(), begin, begin + ns(&slice["dur"]))
@@ -58,7 +58,7 @@ fn slice(what: &str, begin: u64, end: u64) -> (String, u64, u64) {
 }
 
 fn named<'a>(trace: &'a [Value], name: &str) -> Vec<&'a Value> {
-    trace.iter().filter(|thing| thing["name"] == name).collect()
+    trace.iter().filter(|event| event["name"] == name).collect()
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn task_runs_is_held_and_runs_again() {
 /// The number of the track with this name.
 fn track(trace: &[Value], name: &str) -> u64 {
     let tracks = named(trace, "thread_name");
-    let found = tracks.iter().find(|thing| thing["args"]["name"] == name);
+    let found = tracks.iter().find(|event| event["args"]["name"] == name);
     found.unwrap_or_else(|| panic!("no {name}: {tracks:?}"))["tid"].as_u64().unwrap()
 }
 
@@ -129,7 +129,7 @@ fn launches_of_a_queue_are_summed() {
     let counters = named(&trace, "launches of queue 0x10 of task 1");
     let numbers: Vec<_> = counters
         .iter()
-        .map(|thing| (ns(&thing["ts"]), thing["args"]["launches"].as_u64(), thing["pid"].as_u64()))
+        .map(|event| (ns(&event["ts"]), event["args"]["launches"].as_u64(), event["pid"].as_u64()))
         .collect();
     assert_eq!(numbers, [(1_000, Some(3), Some(101)), (2_000, Some(43), Some(101))]);
     assert_eq!(named(&trace, "launches of queue 0x11 of task 1").len(), 1);
@@ -222,7 +222,7 @@ fn number_of_running_tasks_is_a_counter() {
     let counters = named(&trace, "tasks on 0000:00:06.0");
     let numbers: Vec<_> = counters
         .iter()
-        .map(|thing| (ns(&thing["ts"]), thing["args"]["running"].as_u64(), thing["args"]["held"].as_u64()))
+        .map(|event| (ns(&event["ts"]), event["args"]["running"].as_u64(), event["args"]["held"].as_u64()))
         .collect();
     let wanted = [(0, 1, 0), (1_000, 1, 1), (2_000, 1, 0), (8_000, 0, 0)];
     assert_eq!(numbers, wanted.map(|(at, running, held)| (at, Some(running), Some(held))));
@@ -240,10 +240,10 @@ fn names_are_escaped_and_written_once() {
         ],
     );
     let processes: Vec<_> =
-        named(&trace, "process_name").into_iter().map(|thing| &thing["args"]["name"]).collect();
+        named(&trace, "process_name").into_iter().map(|event| &event["args"]["name"]).collect();
     assert_eq!(processes, ["xsched scheduler", name, "process 102"]);
     let tracks: Vec<_> =
-        named(&trace, "thread_name").into_iter().map(|thing| &thing["args"]["name"]).collect();
+        named(&trace, "thread_name").into_iter().map(|event| &event["args"]["name"]).collect();
     assert_eq!(tracks, ["rounds", "task 1 on 0000:00:06.0", "task 2 on 0000:00:06.0"]);
 }
 
@@ -289,7 +289,7 @@ fn random_events_give_no_overlapping_slices() {
         })
         .collect();
     let trace = trace(&status(&[(2, TaskState::Held)]), &events);
-    let queues = named(&trace, "thread_name").into_iter().filter_map(|thing| thing["tid"].as_u64());
+    let queues = named(&trace, "thread_name").into_iter().filter_map(|event| event["tid"].as_u64());
     let queues = queues.filter(|track| *track >= QUEUE_TRACKS);
     for track in (1..=4).chain(queues) {
         let slices = slices(&trace, track);

@@ -20,11 +20,11 @@ const H200: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn the_levels_of_an_nvidia_gpu_depend_on_its_kernel_modules() {
+fn levels_depend_on_the_kernel_modules() {
     let (_tree, open) = machine(&H200);
     let checks = probe(&open);
     assert_eq!(find(&checks, "nvidia 0000:00:06.0").state, State::Ok);
-    assert!(find(&checks, "nvidia 0000:00:06.0").what.contains(": levels 1, 2 and 3 work: "));
+    assert!(find(&checks, "nvidia 0000:00:06.0").what.contains(": levels 1, 2 and 3 work. "));
 
     fs::write(
         open.at("/proc/driver/nvidia/version"),
@@ -42,7 +42,7 @@ fn the_levels_of_an_nvidia_gpu_depend_on_its_kernel_modules() {
 }
 
 #[test]
-fn device_files_that_are_missing_or_closed_are_problems_with_a_remedy() {
+fn missing_or_inaccessible_device_files_are_problems() {
     let (_tree, machine) = machine(&H200);
     close(&machine, "/dev/nvidia0");
     let checks = probe(&machine);
@@ -53,16 +53,16 @@ fn device_files_that_are_missing_or_closed_are_problems_with_a_remedy() {
 
     fs::remove_file(machine.at("/dev/nvidiactl")).unwrap();
     let checks = probe(&machine);
-    assert!(find(&checks, "nvidia 0000:00:06.0").what.contains("/dev/nvidiactl is not there"));
+    assert!(find(&checks, "nvidia 0000:00:06.0").what.contains("/dev/nvidiactl does not exist"));
 }
 
 #[test]
-fn what_programs_see_of_several_gpus_is_told_by_address() {
+fn visible_devices_are_reported_by_address() {
     let second = "Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-11111111-9999-3333-4444-555555555555\nDevice Minor: \t 1\n";
     let files = [("/proc/driver/nvidia/gpus/0000:00:07.0/information", second), ("/dev/nvidia1", "")];
     let (_tree, mut machine) = machine(&[&H200[..], &files].concat());
     let name = "CUDA_VISIBLE_DEVICES";
-    assert!(!probe(&machine).iter().any(|check| check.name == name), "not set: nothing to tell");
+    assert!(!probe(&machine).iter().any(|check| check.name == name), "not set: no finding");
     for (chosen, state, what) in [
         ("1", State::Ok, "programs see 1 is 0000:00:07.0"),
         ("1,0", State::Ok, "programs see 1 is 0000:00:07.0, 0 is 0000:00:06.0"),
@@ -71,7 +71,7 @@ fn what_programs_see_of_several_gpus_is_told_by_address() {
         (
             "MIG-1234",
             State::Ok,
-            "programs see MIG-1234: a part of a GPU, which the driver looks up in each program",
+            "programs see MIG-1234: a partition of a GPU, which the driver resolves in each program",
         ),
         ("", State::Warning, "``: no GPU here is ``, so programs see no GPU"),
         ("0,5", State::Warning, "`0,5`: no GPU here is `5`, so programs see only 0 is 0000:00:06.0"),
@@ -84,17 +84,17 @@ fn what_programs_see_of_several_gpus_is_told_by_address() {
         assert_eq!(check.state, state, "{check:?}");
         assert!(check.what.contains(what), "{check:?}");
     }
-    // GPUs that differ have another order for CUDA than for the bus.
+    // CUDA orders GPUs of different models by speed, not by PCI address.
     let file = machine.at("/proc/driver/nvidia/gpus/0000:00:07.0/information");
     fs::write(file, second.replace("H200", "T4")).unwrap();
     machine.environment.insert(name.to_owned(), "1".to_owned());
-    assert!(find(&probe(&machine), name).what.contains("CUDA numbers the fastest first"));
+    assert!(find(&probe(&machine), name).what.contains("CUDA numbers the fastest GPU first"));
     machine.environment.insert("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".to_owned());
     assert_eq!(find(&probe(&machine), name).state, State::Ok);
 }
 
 #[test]
-fn mps_is_noticed() {
+fn mps_is_a_warning() {
     let (_tree, machine) = machine(&[&H200[..], &[("/tmp/nvidia-mps/control", "")]].concat());
     assert_eq!(find(&probe(&machine), "nvidia MPS").state, State::Warning);
 }
@@ -109,5 +109,5 @@ fn gpu_without_a_driver_is_found_on_the_bus() {
     ]);
     let checks = probe(&machine);
     assert!(find(&checks, "nvidia 0000:01:00.0").what.contains("its driver is not loaded"));
-    assert!(!checks.iter().any(|check| check.name.contains("0000:03")), "a sound device is no accelerator");
+    assert!(!checks.iter().any(|check| check.name.contains("0000:03")), "a sound device is not an accelerator");
 }

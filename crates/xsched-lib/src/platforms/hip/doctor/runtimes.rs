@@ -1,33 +1,33 @@
-//! AMD's runtimes on this machine: in which way their programs are reached.
+//! AMD's runtimes on this machine, and how their programs are intercepted.
 
 use crate::doctor::{Check, Group, Machine};
 
 const HERE: Group = Group::Devices;
 
-/// AMD's HIP, and the runtime below it.
+/// The HIP runtime, and ROCr, the runtime below it.
 const HIP: &str = "libamdhip64.so.";
-const BELOW: &str = "libhsa-runtime64.so.";
+const ROCR: &str = "libhsa-runtime64.so.";
 
-/// One line for each runtime that is installed where runtimes usually are. Those that Python packages bring along lie with
-/// them; AMD's own builds are all alike.
+/// One line for each runtime in the default directories. Python packages contain further copies, which are not searched: AMD
+/// builds all of them alike.
 pub(super) fn probe(machine: &Machine) -> Vec<Check> {
     let hip = runtimes(machine, HIP);
-    let below = runtimes(machine, BELOW);
+    let rocr = runtimes(machine, ROCR);
     let hip = hip.iter().map(|runtime| examine(machine, runtime));
-    hip.chain(below.iter().map(|runtime| examine_below(machine, runtime))).collect()
+    hip.chain(rocr.iter().map(|runtime| examine_rocr(machine, runtime))).collect()
 }
 
-/// Files that are runtimes, each once.
+/// The runtime files, without duplicates.
 fn runtimes(machine: &Machine, file: &str) -> Vec<String> {
-    let of_amd = machine.names_in("/opt").into_iter().filter(|name| name.starts_with("rocm"));
-    let mut places: Vec<_> = of_amd.map(|name| format!("/opt/{name}/lib")).collect();
-    places.extend(["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib"].map(str::to_owned));
+    let rocm_directories = machine.names_in("/opt").into_iter().filter(|name| name.starts_with("rocm"));
+    let mut directories: Vec<_> = rocm_directories.map(|name| format!("/opt/{name}/lib")).collect();
+    directories.extend(["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib"].map(str::to_owned));
     let mut found: Vec<(std::path::PathBuf, String)> = Vec::new();
-    for place in places {
-        for name in machine.names_in(&place).iter().filter(|name| name.starts_with(file)) {
-            let path = format!("{place}/{name}");
+    for directory in directories {
+        for name in machine.names_in(&directory).iter().filter(|name| name.starts_with(file)) {
+            let path = format!("{directory}/{name}");
             let file = machine.at(&path).canonicalize().unwrap_or_default();
-            // The first name of a file is the shortest.
+            // Sorted: the first name of a file is the shortest, the others are links to it.
             if !found.iter().any(|(known, _)| *known == file) {
                 found.push((file, path));
             }
@@ -43,33 +43,32 @@ fn name_of(runtime: &str) -> String {
 fn examine(machine: &Machine, runtime: &str) -> Check {
     if machine.variable("ROCPROFILER_REGISTER_LIBRARY").is_some() {
         let what = format!(
-            "{runtime}: ROCPROFILER_REGISTER_LIBRARY names a library that takes its table in our place"
+            "{runtime}: ROCPROFILER_REGISTER_LIBRARY names a library that receives the API table instead of XSched"
         );
-        let do_next = "nothing breaks: what is found by name is scheduled; unset ROCPROFILER_REGISTER_LIBRARY for the \
-                       better way";
+        let do_next = "XSched still intercepts functions by name; unset ROCPROFILER_REGISTER_LIBRARY to intercept the API \
+                       table";
         return Check::warning(HERE, name_of(runtime), what, do_next);
     }
-    let way = if hands_out_its_table(machine, runtime) {
-        "by its own table, which it hands to tools (rocprofiler-register): the best way there is"
+    let method = if provides_api_table(machine, runtime) {
+        "through the API table that it passes to tools (rocprofiler-register)"
     } else {
-        "by the names of its functions, for it was built without rocprofiler-register"
+        "by the names of its functions, because it was built without rocprofiler-register"
     };
-    Check::ok(HERE, name_of(runtime), format!("{runtime}: its programs are reached {way}"))
+    Check::ok(HERE, name_of(runtime), format!("{runtime}: its programs are intercepted {method}"))
 }
 
-/// The runtime below HIP: of interest for programs that have no HIP.
-fn examine_below(machine: &Machine, runtime: &str) -> Check {
+/// ROCr, for programs that use it without HIP.
+fn examine_rocr(machine: &Machine, runtime: &str) -> Check {
     let tools = machine.variable("HSA_TOOLS_LIB");
-    let beside = tools.map(|tools| format!("; `{tools}` of HSA_TOOLS_LIB comes before us and keeps working"));
+    let other_tools = tools.map(|tools| format!("; `{tools}` in HSA_TOOLS_LIB is loaded before XSched and keeps working"));
     let what = format!(
-        "{runtime}: programs that use it without HIP are reached as by a tool of its own, at the doorbells of their \
-         queues, for they have no HIP whose table or names could be found{}",
-        beside.unwrap_or_default()
+        "{runtime}: programs that use it without HIP are intercepted through ROCr's tools interface{}",
+        other_tools.unwrap_or_default()
     );
     Check::ok(HERE, name_of(runtime), what)
 }
 
-fn hands_out_its_table(machine: &Machine, runtime: &str) -> bool {
+fn provides_api_table(machine: &Machine, runtime: &str) -> bool {
     const NEEDED: &[u8] = b"librocprofiler-register.so";
     let bytes = std::fs::read(machine.at(runtime)).unwrap_or_default();
     bytes.windows(NEEDED.len()).any(|window| window == NEEDED)

@@ -15,7 +15,7 @@ const MI300: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn a_runtime_is_named_with_the_way_its_programs_are_reached() {
+fn runtime_is_reported_with_its_interception_method() {
     let (_tree, mut machine) = machine(&[
         ("/opt/rocm-6.4.0/lib/libamdhip64.so.6", "\x7fELF librocprofiler-register.so.0 and so on"),
         ("/usr/lib/x86_64-linux-gnu/libamdhip64.so.5", "\x7fELF and so on"),
@@ -23,19 +23,19 @@ fn a_runtime_is_named_with_the_way_its_programs_are_reached() {
         ("/sys/module/amdgpu/parameters/cwsr_enable", "0\n"),
     ]);
     let checks = probe(&machine);
-    assert!(find(&checks, "amd libamdhip64.so.6").what.contains("by its own table"));
+    assert!(find(&checks, "amd libamdhip64.so.6").what.contains("through the API table"));
     assert!(find(&checks, "amd libamdhip64.so.5").what.contains("by the names of its functions"));
-    assert!(find(&checks, "amd libhsa-runtime64.so.1").what.contains("at the doorbells of their queues"));
+    assert!(find(&checks, "amd libhsa-runtime64.so.1").what.contains("through ROCr's tools interface"));
     machine.environment.insert("HSA_TOOLS_LIB".to_owned(), "libtool.so".to_owned());
     let checks = probe(&machine);
-    let below = find(&checks, "amd libhsa-runtime64.so.1");
-    assert!(below.state == State::Ok && below.what.contains("`libtool.so` of HSA_TOOLS_LIB comes before us"));
+    let rocr = find(&checks, "amd libhsa-runtime64.so.1");
+    assert!(rocr.state == State::Ok && rocr.what.contains("`libtool.so` in HSA_TOOLS_LIB is loaded before XSched"));
     machine.environment.insert("ROCPROFILER_REGISTER_LIBRARY".to_owned(), "libtool.so".to_owned());
     assert_eq!(find(&probe(&machine), "amd libamdhip64.so.6").state, State::Warning);
 }
 
 #[test]
-fn a_driver_that_saves_no_waves_has_level_1() {
+fn driver_without_wave_saving_has_level_1() {
     let mut files = MI300.to_vec();
     files.push(("/sys/module/amdgpu/parameters/cwsr_enable", "0\n"));
     let (_tree, machine) = machine(&files);
@@ -45,7 +45,7 @@ fn a_driver_that_saves_no_waves_has_level_1() {
 }
 
 #[test]
-fn an_amd_gpu_is_named_by_address_and_architecture() {
+fn gpu_is_reported_by_address_and_architecture() {
     let (_tree, machine) = machine(&MI300);
     let checks = probe(&machine);
     let gpu = find(&checks, "amd 0000:05:00.0");
@@ -59,7 +59,7 @@ fn an_amd_gpu_is_named_by_address_and_architecture() {
 }
 
 #[test]
-fn architectures_are_written_as_the_vendor_writes_them() {
+fn architecture_names_are_those_of_the_vendor() {
     assert_eq!([90_402, 90_010, 110_000, 100_300].map(gfx), ["gfx942", "gfx90a", "gfx1100", "gfx1030"]);
 }
 
@@ -69,5 +69,5 @@ fn gpu_without_a_driver_is_found_on_the_bus() {
         ("/sys/bus/pci/devices/0000:02:00.0/vendor", "0x1002\n"),
         ("/sys/bus/pci/devices/0000:02:00.0/class", "0x120000\n"),
     ]);
-    assert!(find(&probe(&machine), "amd 0000:02:00.0").what.contains("there is no /dev/kfd"));
+    assert!(find(&probe(&machine), "amd 0000:02:00.0").what.contains("/dev/kfd does not exist"));
 }

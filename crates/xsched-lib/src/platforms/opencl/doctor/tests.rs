@@ -13,7 +13,7 @@ fn opencl_vendors_are_listed() {
 }
 
 #[test]
-fn opencl_that_leads_nowhere_is_said_to() {
+fn missing_opencl_files_are_reported() {
     let (_tree, mut machine) = machine(&[("/etc/OpenCL/vendors/gone.icd", "/opt/gone/libgone.so\n")]);
     let checks = probe(&machine);
     assert_eq!(find(&checks, "OpenCL gone").state, State::Problem);
@@ -21,12 +21,12 @@ fn opencl_that_leads_nowhere_is_said_to() {
 
     machine.environment.insert("OCL_ICD_VENDORS".into(), "/no/such/place".into());
     let checks = probe(&machine);
-    assert!(find(&checks, "OpenCL").what.contains("/no/such/place, where no vendor is"));
+    assert!(find(&checks, "OpenCL").what.contains("/no/such/place, which has no .icd file"));
 
     machine.environment.clear();
     machine.environment.insert("XSCHED_OPENCL_LIB".into(), "/no/such/library.so".into());
     let checks = probe(&machine);
     let ignored = find(&checks, "OpenCL");
     assert_eq!(ignored.state, State::Warning);
-    assert!(ignored.what.contains("/no/such/library.so, which is not there"), "{}", ignored.what);
+    assert!(ignored.what.contains("/no/such/library.so, which does not exist"), "{}", ignored.what);
 }

@@ -50,7 +50,7 @@ impl Session {
     pub(super) fn start(clients: u32, queues: u32, spins: bool) -> anyhow::Result<Self> {
         let service = PrivateService::start()?;
         let descriptors_before = service.open_descriptors()?;
-        // All idle clients start at the same time; the last client is the one that has work.
+        // All idle clients start at the same time; the last client has work.
         let idle: Vec<_> = (1..clients).map(|_| spawn_client(service.socket(), queues, false)).collect();
         let mut clients =
             idle.into_iter().map(|child| child.and_then(Client::attach)).collect::<Result<Vec<_>, _>>()?;
@@ -103,7 +103,7 @@ impl Session {
     }
 
     fn wait_until_clients_are_held(&self) -> anyhow::Result<()> {
-        // In reverse: the order of the client that runs is the one that changes in every round.
+        // In reverse: only the order of the busy client, the last, changes in every round.
         let all_held = || self.clients.iter().rev().all(Client::is_held);
         self.wait_until("hold the clients", all_held)
     }
