@@ -1,12 +1,12 @@
-//! What policies remember: one row per task (or process), kept in line with the snapshot.
+//! What policies and the pipeline remember: one row per task (or process), aligned with the snapshot.
 //!
 //! ```text
 //!   ledger    1  3  4  7           rows and snapshot are both in ascending order,
-//!   snapshot  1     4  7  9        so one walk along the two keeps 1 4 7, drops 3 and opens 9
+//!   snapshot  1     4  7  9        so one pass over the two keeps 1 4 7, drops 3 and adds 9
 //! ```
 //!
-//! Almost always nothing came or went and the walk is one comparison of two lists. Memory is kept between calls, so
-//! that decisions allocate only while the number of tasks grows.
+//! Usually no task came or went and the pass is one comparison of two lists. Memory is kept between calls, so that decisions
+//! allocate only while the number of tasks grows.
 
 use std::mem;
 
@@ -19,7 +19,7 @@ use crate::TaskView;
 pub(crate) struct Ledger<K, T> {
     keys: Vec<K>,
     rows: Vec<T>,
-    // Where the rows lie while they are being walked along; empty between calls.
+    // The previous keys and rows during an alignment; empty between calls.
     old_keys: Vec<K>,
     old_rows: Vec<T>,
 }
@@ -31,7 +31,7 @@ impl<K, T> Default for Ledger<K, T> {
 }
 
 impl<K: Copy + Ord, T: Copy> Ledger<K, T> {
-    /// Makes the rows those of `keys`, which ascend: opens missing ones as `fresh`, forgets the others.
+    /// Makes the rows those of `keys`, which ascend: adds missing ones as `fresh`, drops rows of other keys.
     pub(crate) fn align<I>(&mut self, keys: I, fresh: T) -> &mut [T]
     where
         I: ExactSizeIterator<Item = K> + Clone,
@@ -74,15 +74,15 @@ impl<K: Copy + Ord, T: Copy> Ledger<K, T> {
     }
 }
 
-/// Tells how much device time each task had since the last reading.
+/// Measures how much device time each task had since the last reading.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     last: Ledger<TaskId, Option<Nanos>>,
 }
 
 impl Meter {
-    /// What each task consumed, in the order of `tasks`. Nothing for those seen for the first time: what they had before
-    /// was had under other rules.
+    /// What each task consumed, in the order of `tasks`. Zero for tasks seen for the first time: what they had before was
+    /// granted by another policy.
     pub(crate) fn read<'a>(&'a mut self, tasks: &'a [TaskView]) -> impl Iterator<Item = Nanos> + 'a {
         let last = self.last.align(tasks.iter().map(|task| task.id), None);
         last.iter_mut().zip(tasks).map(|(last, task)| {
@@ -92,7 +92,7 @@ impl Meter {
         })
     }
 
-    /// How many tasks it knows.
+    /// How many tasks it remembers.
     pub(crate) fn len(&self) -> usize {
         self.last.len()
     }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_follow_their_keys_when_others_come_and_go() {
+    fn rows_follow_their_keys_when_tasks_come_and_go() {
         let mut ledger = Ledger::default();
         assert_eq!(align(&mut ledger, &[1, 3, 4, 7]), "----");
         ledger.align([1, 3, 4, 7].into_iter(), '-').copy_from_slice(&['a', 'b', 'c', 'd']);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_missing_are_forgotten_even_if_they_come_back() {
+    fn missing_rows_are_forgotten_even_if_their_keys_return() {
         let mut ledger = Ledger::default();
         ledger.align([1, 2].into_iter(), 'x');
         assert_eq!(align(&mut ledger, &[]), "");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn coming_and_going_needs_no_new_memory() {
+    fn tasks_that_come_and_go_need_no_new_memory() {
         let mut ledger = Ledger::default();
         for round in 0..4 {
             ledger.align((round..round + 100).collect::<Vec<u32>>().into_iter(), ' ');
@@ -139,13 +139,17 @@ mod tests {
     }
 
     #[test]
-    fn a_meter_tells_differences_and_starts_at_zero() {
+    fn meter_returns_differences_and_starts_at_zero() {
         let task = |id, used| TaskView { id: TaskId(id), used: Nanos(used), ..TaskView::default() };
         let mut meter = Meter::default();
         let mut read = |tasks: &[TaskView]| meter.read(tasks).map(|n| n.0).collect::<Vec<_>>();
         assert_eq!(read(&[task(1, 100), task(2, 5)]), [0, 0]);
         assert_eq!(read(&[task(1, 130), task(3, 50)]), [30, 0]);
-        assert_eq!(read(&[task(1, 120), task(3, 57)]), [0, 7], "a count that goes back is no consumption");
-        assert_eq!(read(&[task(1, 135), task(3, 57)]), [5, 0], "and is not counted twice when it catches up");
+        assert_eq!(read(&[task(1, 120), task(3, 57)]), [0, 7], "a decreasing count is no consumption");
+        assert_eq!(
+            read(&[task(1, 135), task(3, 57)]),
+            [5, 0],
+            "and is not counted twice when it increases again"
+        );
     }
 }

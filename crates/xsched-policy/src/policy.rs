@@ -1,49 +1,49 @@
 //! What a policy is: a pure function of a snapshot and the time.
 //!
-//! The same code runs in a process, in the service and in the simulator. A policy therefore reads no clock, does no
-//! I/O and takes no lock; everything it may know is in its arguments, everything it decides is in [`Decision`].
+//! The same code runs in the service, in the local scheduler and in the simulator. A policy therefore reads no clock, does no
+//! I/O and takes no lock; all its inputs are its arguments, and all it decides is in [`Decision`].
 //!
-//! A policy instance decides for one *domain*: one device, or the whole machine for the policies that say so
-//! ([`Scope`]). It never has to sort tasks by device itself; [`crate::Scheduler`] does.
+//! A policy instance decides for one *domain*: one device, or the whole machine ([`Scope`]). [`crate::Scheduler`] sorts the
+//! tasks into domains, and [`crate::Pipeline`] turns the grants into orders.
 
 use xsched_core::{DeviceId, Hints, Nanos, ProcessId, TaskId, Timeslice};
 
 /// What a policy sees of one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TaskView {
-    /// Which task. Ids are never used again for another task.
+    /// Its id, which is never reused for another task.
     pub id: TaskId,
-    /// Whose it is.
+    /// Its process.
     pub process: ProcessId,
-    /// Where it runs.
+    /// Its device.
     pub device: DeviceId,
-    /// Has work that is not finished, or a thread held at the gate.
+    /// Has work that is not finished, a thread held at the gate, or short idle gaps.
     pub ready: bool,
     /// Ready only because its idle gaps are short: it has no work at this moment. Set by the pipeline.
     pub in_gap: bool,
-    /// Since when it is ready: the arrival of its oldest unfinished work. Without meaning while it is idle.
+    /// Since when it is ready: the arrival of its oldest unfinished work. Meaningless while it is idle.
     pub ready_since: Nanos,
-    /// Device time it has had since it was made; never goes back.
+    /// Device time it has had since it was created; never decreases.
     pub used: Nanos,
-    /// Its hint_request, with inherited priority already applied.
+    /// Its hints.
     pub hints: Hints,
     /// Its process's CPU nice value, -20 to 19.
     pub nice: i8,
     /// Its process owns the window that has the focus.
     pub focused: bool,
-    /// What it costs to take the device from it and to give it back.
+    /// What it costs to preempt it and to resume it.
     pub switch_cost: Nanos,
 }
 
 /// What a task may do until the next decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grant {
-    /// Stopped. An idle task with this grant waits at the gate when it becomes ready, until the next decision.
+    /// Held. An idle task with this grant waits at the gate when it becomes ready, until the next decision.
     #[default]
     Hold,
     /// May run, but another task may preempt it: its work in flight is limited.
     Throttled,
-    /// May run, and no task of this snapshot could preempt it: its work in flight needs no limit.
+    /// May run, and no task of this snapshot can preempt it: its work in flight has no limit.
     Unthrottled,
 }
 
@@ -55,9 +55,9 @@ impl Grant {
     }
 }
 
-/// What a policy decides: a grant for every task of the snapshot, ready or not, and when to ask again.
+/// What a policy decides: a grant for every task of the snapshot, ready or not, and when to decide again.
 ///
-/// The grant of an idle task says whether it may begin at once when work arrives. The policy is asked again anyway
+/// The grant of an idle task determines whether it may start at once when work arrives. The policy decides again in any case
 /// when a task becomes ready or idle, comes or goes, or changes its hints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
@@ -66,19 +66,19 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Forgets what was decided and holds `tasks` tasks. Keeps its memory.
+    /// Holds `tasks` tasks and requests no decision. Keeps its memory.
     pub fn reset(&mut self, tasks: usize) {
         self.grants.clear();
         self.grants.resize(tasks, Grant::Hold);
         self.again_at = None;
     }
 
-    /// Grants something to the task at `index` of the snapshot.
+    /// Sets the grant of the task at `index` of the snapshot.
     pub fn grant(&mut self, index: usize, grant: Grant) {
         self.grants[index] = grant;
     }
 
-    /// Asks to be called again at `at` even if nothing happens; the earliest of several calls counts.
+    /// Requests a decision at `at` even if no task changes before; the earliest of several requests counts.
     pub fn again_at(&mut self, at: Nanos) {
         self.again_at = Some(self.again_at.map_or(at, |earlier| earlier.min(at)));
     }
@@ -89,7 +89,7 @@ impl Decision {
         &self.grants
     }
 
-    /// When to ask again at the latest.
+    /// When to decide again at the latest.
     #[must_use]
     pub const fn next_look(&self) -> Option<Nanos> {
         self.again_at
@@ -142,18 +142,18 @@ pub enum Scope {
 
 /// A scheduling policy.
 pub trait Policy: Send {
-    /// Decides who may run from `now` on.
+    /// Decides which tasks may run from `now` on.
     ///
-    /// `tasks` holds every living task of the domain, ready or not, in ascending order of id; `out` has been reset to
-    /// their number. `now` never goes back. A task that is missing from `tasks` is dead: forget it.
+    /// `tasks` holds all tasks of the domain, ready or not, in ascending order of id; `out` has been reset to their number.
+    /// `now` never decreases. A task that is missing from `tasks` is gone: forget it.
     fn decide(&mut self, now: Nanos, tasks: &[TaskView], out: &mut Decision);
 
-    /// Takes new settings; they count from the next decision on.
+    /// Changes the settings from the next decision on.
     fn configure(&mut self, params: &Params) {
         let _ = params;
     }
 
-    /// How many tasks the policy remembers something about; never more than the last snapshot held.
+    /// How many tasks the policy remembers something about; never more than the last snapshot had.
     fn tracked(&self) -> usize {
         0
     }

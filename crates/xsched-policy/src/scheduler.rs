@@ -1,18 +1,18 @@
-//! From one policy to a whole machine: an instance for each device, and one decision made of theirs.
+//! From one policy to a whole machine: an instance for each device, and one decision composed of theirs.
 //!
 //! ```text
 //!   tasks, by device and id     0:a 0:c 0:d | 1:b 1:e | 2:f
 //!                                    |          |       |
-//!   an instance for each          policy     policy  policy     (a policy for the machine: one gets them all)
+//!   an instance for each          policy     policy  policy     (machine-wide: one instance for all)
 //!                                    |          |       |
-//!   one decision                 grants in the same order, and the earliest of the times to look again
+//!   one decision                 grants in the same order, and the earliest requested decision
 //! ```
 
 use xsched_core::{DeviceId, Nanos, TaskId};
 
 use crate::{Decision, Params, Policy, PolicyInfo, Scope, TaskView};
 
-/// One policy at work on all devices.
+/// One policy in force on all devices.
 pub struct Scheduler {
     policy: &'static PolicyInfo,
     params: Params,
@@ -21,11 +21,11 @@ pub struct Scheduler {
     by_id: ById,
 }
 
-/// What one instance decides for.
+/// The device or machine that one instance decides for.
 struct Domain {
     device: DeviceId,
     policy: Box<dyn Policy>,
-    /// What the policy was told.
+    /// The settings that the instance has.
     params: Params,
     has_tasks: bool,
 }
@@ -40,7 +40,7 @@ impl Domain {
 }
 
 impl Scheduler {
-    /// Begins with `policy` and default settings.
+    /// Starts with `policy` and default settings.
     #[must_use]
     pub fn new(policy: &'static PolicyInfo) -> Self {
         Self {
@@ -52,14 +52,14 @@ impl Scheduler {
         }
     }
 
-    /// The policy at work.
+    /// The policy in force.
     #[must_use]
     pub fn policy(&self) -> &'static PolicyInfo {
         self.policy
     }
 
-    /// Changes the policy from the next decision on. What the old one remembered is forgotten; setting the same one
-    /// again changes nothing.
+    /// Changes the policy from the next decision on. The new one starts without memory; setting the same one again changes
+    /// nothing.
     pub fn set_policy(&mut self, policy: &'static PolicyInfo) {
         if policy.number != self.policy.number {
             self.policy = policy;
@@ -67,7 +67,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes new settings, for the instances there are and those to come.
+    /// Changes the settings, for present and future instances.
     pub fn configure(&mut self, params: Params) {
         self.params = params;
         for domain in &mut self.domains {
@@ -77,8 +77,7 @@ impl Scheduler {
 
     /// Decides for every task of the machine; `out` is reset first and has its grants in the order of `tasks`.
     ///
-    /// `tasks` is sorted by device, then by id, and holds every living task. A device without tasks loses its
-    /// instance and all it remembered.
+    /// `tasks` is sorted by device, then by id, and holds all tasks. The instance of a device without tasks is dropped.
     pub fn decide(&mut self, now: Nanos, tasks: &[TaskView], out: &mut Decision) {
         debug_assert!(tasks.is_sorted_by_key(|t| (t.device, t.id)), "tasks are sorted by device, then by id");
         out.reset(tasks.len());
@@ -102,8 +101,8 @@ impl Scheduler {
         let mut begin = 0;
         for run in tasks.chunk_by(|a, b| a.device == b.device) {
             let index = self.domain(run[0].device);
-            let dearest = run.iter().map(|task| task.switch_cost).max().unwrap_or_default();
-            self.domains[index].configure(self.params.for_switch_cost(dearest));
+            let max_cost = run.iter().map(|task| task.switch_cost).max().unwrap_or_default();
+            self.domains[index].configure(self.params.for_switch_cost(max_cost));
             self.part.reset(run.len());
             self.domains[index].policy.decide(now, run, &mut self.part);
             for (offset, &grant) in self.part.grants().iter().enumerate() {
@@ -120,7 +119,7 @@ impl Scheduler {
         if tasks.is_empty() {
             return;
         }
-        // The whole machine is one domain; it needs some name.
+        // The whole machine is one domain, under an arbitrary device id.
         let index = self.domain(DeviceId::default());
         let policy = &mut self.domains[index].policy;
         if tasks.is_sorted_by_key(|task| task.id) {
@@ -138,7 +137,7 @@ impl Scheduler {
         }
     }
 
-    /// Where the instance for `device` is, made if need be.
+    /// The index of the instance for `device`, which is created if there is none.
     fn domain(&mut self, device: DeviceId) -> usize {
         let index = match self.domains.binary_search_by_key(&device, |domain| domain.device) {
             Ok(index) => index,
@@ -157,17 +156,17 @@ impl Scheduler {
 /// The tasks of several devices in ascending order of id.
 #[derive(Default)]
 struct ById {
-    /// Ids ascend; with each, where the task is in the snapshot.
+    /// Ids ascend; each with the index of the task in the snapshot.
     order: Vec<(TaskId, usize)>,
     tasks: Vec<TaskView>,
 }
 
 impl ById {
     fn sort(&mut self, tasks: &[TaskView]) {
-        // Sorting is the dearest part, and between most snapshots nobody comes or goes.
-        let still_true =
+        // Sorting is the most expensive part, and between most snapshots no task comes or goes.
+        let is_sorted =
             self.order.len() == tasks.len() && self.order.iter().all(|&(id, index)| tasks[index].id == id);
-        if !still_true {
+        if !is_sorted {
             self.order.clear();
             self.order.extend(tasks.iter().enumerate().map(|(index, task)| (task.id, index)));
             self.order.sort_unstable();
@@ -199,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_decided_for_one_by_one() {
+    fn each_device_has_its_own_decision() {
         let tasks = [task(0, 2, 1), task(0, 3, 0), task(7, 1, -5)];
         let out = decide(&mut scheduler("HPF"), &tasks);
         assert_eq!(out.grants(), [Grant::Unthrottled, Grant::Hold, Grant::Unthrottled]);
     }
 
     #[test]
-    fn a_policy_for_the_machine_sees_all_devices_and_answers_in_the_order_of_the_snapshot() {
+    fn machine_wide_policy_decides_for_all_devices_in_the_order_of_the_snapshot() {
         let mut scheduler = scheduler("HHPF");
         let tasks = [task(0, 2, 1), task(0, 5, 9), task(7, 1, -5), task(7, 3, 9)];
         let expected = [Grant::Hold, Grant::Unthrottled, Grant::Hold, Grant::Unthrottled];
@@ -216,17 +215,17 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_look_of_all_devices_counts() {
+    fn earliest_requested_decision_of_all_devices_counts() {
         let mut scheduler = scheduler("CFS");
         let one = decide(&mut scheduler, &[task(0, 1, 0), task(0, 2, 0)]).next_look().unwrap();
         let mut out = Decision::default();
         let tasks = [task(0, 1, 0), task(0, 2, 0), task(1, 3, 0), task(1, 4, 0)];
         scheduler.decide(Nanos::from_secs(1) + Nanos(1_000), &tasks, &mut out);
-        assert_eq!(out.next_look(), Some(one), "the second device's first turn ends later");
+        assert_eq!(out.next_look(), Some(one), "the second device's first slice ends later");
     }
 
     #[test]
-    fn a_device_without_tasks_is_forgotten() {
+    fn device_without_tasks_is_forgotten() {
         let mut scheduler = scheduler("CFS");
         decide(&mut scheduler, &[task(0, 1, 0), task(1, 2, 0), task(1, 3, 0)]);
         assert_eq!((scheduler.domains.len(), scheduler.tracked()), (2, 3));
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn another_policy_starts_afresh_and_the_same_one_does_not() {
+    fn other_policy_starts_without_memory_and_the_same_one_keeps_it() {
         let mut scheduler = scheduler("UP");
         decide(&mut scheduler, &[task(0, 1, 0)]);
         scheduler.set_policy(PolicyInfo::find("share").unwrap());
@@ -259,22 +258,22 @@ mod tests {
     }
 
     #[test]
-    fn where_changes_are_dear_turns_are_longer_unless_somebody_chose_their_length() {
+    fn default_slices_are_longer_where_switches_are_expensive_and_chosen_ones_stay() {
         let mut scheduler = scheduler("CFS");
-        let dear = |id| TaskView { switch_cost: Nanos::from_micros(800), ..task(0, id, 0) };
-        let tasks = [dear(1), dear(2), task(1, 3, 0), task(1, 4, 0)];
-        let turn = |scheduler: &mut Scheduler, tasks| {
+        let expensive = |id| TaskView { switch_cost: Nanos::from_micros(800), ..task(0, id, 0) };
+        let tasks = [expensive(1), expensive(2), task(1, 3, 0), task(1, 4, 0)];
+        let slice = |scheduler: &mut Scheduler, tasks| {
             decide(scheduler, tasks).next_look().unwrap() - Nanos::from_secs(1)
         };
-        assert_eq!(turn(&mut scheduler, &tasks[..2]), Nanos::from_millis(20));
-        assert_eq!(turn(&mut scheduler, &tasks[2..]), Timeslice::DEFAULT.get());
+        assert_eq!(slice(&mut scheduler, &tasks[..2]), Nanos::from_millis(20));
+        assert_eq!(slice(&mut scheduler, &tasks[2..]), Timeslice::DEFAULT.get());
         let timeslice = Timeslice::from_micros(200).unwrap();
         scheduler.configure(Params { timeslice, ..Params::default() });
-        assert_eq!(turn(&mut scheduler, &tasks[..2]), timeslice.get());
+        assert_eq!(slice(&mut scheduler, &tasks[..2]), timeslice.get());
     }
 
     #[test]
-    fn tasks_are_sorted_anew_when_others_take_their_places() {
+    fn tasks_are_sorted_again_when_tasks_are_replaced() {
         let mut by_id = ById::default();
         for (tasks, order) in [
             ([task(0, 2, 0), task(0, 3, 0), task(1, 1, 0)], [2, 0, 1]),

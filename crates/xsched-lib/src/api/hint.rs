@@ -52,9 +52,10 @@ fn set_scheduler(scheduler: XSchedulerType, policy: XPolicyType) -> Answer {
             let number = u32::try_from(policy).ok();
             let known = POLICIES.iter().find(|known| Some(known.number) == number);
             let known = known.ok_or_else(|| {
+                let numbers: Vec<_> = POLICIES.iter().map(|known| known.number.to_string()).collect();
                 Failure::invalid(format_args!(
-                    "policy {policy} does not exist: allowed is 1 to {}",
-                    POLICIES.len()
+                    "policy {policy} does not exist: allowed is {}",
+                    numbers.join(", ")
                 ))
             })?;
             client.use_local_scheduler(known, client.params(), runtime()?.environment().hints())?;

@@ -2,25 +2,38 @@
 //!
 //! ```text
 //!   nice
-//!    -5   A ··██····██········      what is nicer to others on the CPU
-//!     0   B ██··████··██··██··      is nicer to them on the device
+//!    -5   A ··██····██········      a lower nice value takes precedence on the device,
+//!     0   B ██··████··██··██··      as it does on the CPU
 //!    19   C ················██
 //! ```
 //!
 //! A priority hint counts only if it is -256: such a task never runs.
 //!
-//! Use it when programs already have the nice values that suit them. Not when a program is important on one and
-//! not on the other.
+//! Use it when processes already have the nice values that suit them. Not when a process is important on the CPU only, or on
+//! the device only.
 
 use xsched_core::{Nanos, Priority};
 
 use super::awf::unless_never;
 use super::hpf::by_priority;
-use crate::{Decision, Policy, TaskView};
+use crate::{Decision, GrantMode, Needs, Policy, PolicyInfo, Scope, TaskView};
+
+/// Its entry in the table of policies.
+pub(super) const POLICY: PolicyInfo = PolicyInfo {
+    name: "CHPF",
+    plain: "nice",
+    number: 3,
+    scope: Scope::Device,
+    work_conserving: true,
+    grant_mode: GrantMode::Exclusive,
+    needs: Needs::NICE,
+    summary: "the ready tasks of the process with the lowest CPU nice value run",
+    make: || Box::new(LowestNiceFirst),
+};
 
 /// Lowest nice value first. Has no memory.
 #[derive(Debug, Default)]
-pub struct LowestNiceFirst;
+struct LowestNiceFirst;
 
 impl Policy for LowestNiceFirst {
     fn decide(&mut self, _now: Nanos, tasks: &[TaskView], out: &mut Decision) {
@@ -44,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_nice_runs_whatever_its_priority() {
+    fn lowest_nice_value_runs_whatever_its_priority() {
         let tasks = [nice(0, ready(1, priority(50))), nice(-20, ready(2, priority(0)))];
         assert_eq!(grants(&mut LowestNiceFirst, 0, &tasks), [Hold, Unthrottled]);
         let tasks =
@@ -53,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn never_is_never_and_no_value_is_out_of_range() {
+    fn priority_never_counts_and_no_nice_value_is_out_of_range() {
         let tasks = [nice(-20, ready(1, never())), nice(i8::MIN, ready(2, priority(0)))];
         assert_eq!(grants(&mut LowestNiceFirst, 0, &tasks), [Hold, Unthrottled]);
     }

@@ -4,20 +4,33 @@
 //!   priority  device
 //!     10   A   GPU   ··██····██········      while A runs on the GPU,
 //!      0   B   GPU   ██··████··██··██··      B waits for the GPU,
-//!      0   C   NPU   ██··████··██··██··      and C waits too, though the NPU is free
+//!      0   C   NPU   ██··████··██··██··      and C waits too, though the NPU is idle
 //! ```
 //!
-//! Use it when accelerators disturb each other through what they share (memory, power, a bus) and the important work
-//! must not feel it. Not otherwise: devices stand idle that HPF would use.
+//! Use it when accelerators slow each other down through what they share (memory, power, a bus) and the important work must
+//! not be slowed down. Not otherwise: it leaves devices idle that HPF would use.
 
 use xsched_core::Nanos;
 
 use super::hpf::by_priority;
-use crate::{Decision, Policy, TaskView};
+use crate::{Decision, GrantMode, Needs, Policy, PolicyInfo, Scope, TaskView};
+
+/// Its entry in the table of policies.
+pub(super) const POLICY: PolicyInfo = PolicyInfo {
+    name: "HHPF",
+    plain: "priority-all",
+    number: 2,
+    scope: Scope::Machine,
+    work_conserving: true,
+    grant_mode: GrantMode::Exclusive,
+    needs: Needs::NOTHING,
+    summary: "the same across all devices of the machine",
+    make: || Box::new(MachineHighestPriorityFirst),
+};
 
 /// Highest priority first, on all devices together. Has no memory.
 #[derive(Debug, Default)]
-pub struct MachineHighestPriorityFirst;
+struct MachineHighestPriorityFirst;
 
 impl Policy for MachineHighestPriorityFirst {
     fn decide(&mut self, _now: Nanos, tasks: &[TaskView], out: &mut Decision) {
@@ -37,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_counts_on_every_device() {
+    fn priority_counts_on_every_device() {
         let mut policy = MachineHighestPriorityFirst;
         let mut tasks =
             [on(0, ready(1, priority(9))), on(0, ready(2, priority(0))), on(1, ready(3, priority(0)))];
@@ -47,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_run_on_all_devices_but_not_those_that_never_may() {
+    fn equal_priorities_run_on_all_devices_except_tasks_with_priority_never() {
         let tasks = [on(0, ready(1, priority(9))), on(1, ready(2, priority(9))), on(2, idle(3, never()))];
         assert_eq!(grants(&mut MachineHighestPriorityFirst, 0, &tasks), [Unthrottled, Unthrottled, Hold]);
     }

@@ -19,11 +19,24 @@
 
 use xsched_core::{Nanos, Priority};
 
-use crate::{Decision, Grant, Params, Policy, TaskView};
+use crate::{Decision, Grant, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, TaskView};
+
+/// Its entry in the table of policies.
+pub(super) const POLICY: PolicyInfo = PolicyInfo {
+    name: "KEDF",
+    plain: "deadline",
+    number: 7,
+    scope: Scope::Device,
+    work_conserving: true,
+    grant_mode: GrantMode::Concurrent,
+    needs: Needs::NOTHING,
+    summary: "the k ready tasks with the earliest deadlines run",
+    make: || Box::<EarliestDeadlineFirst>::default(),
+};
 
 /// The k earliest deadlines first. Remembers nothing about tasks.
 #[derive(Debug, Default)]
-pub struct EarliestDeadlineFirst {
+struct EarliestDeadlineFirst {
     params: Params,
     /// Ready tasks by urgency; used within one decision.
     urgent: Vec<(Urgency, usize)>,

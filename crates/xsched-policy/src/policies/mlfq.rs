@@ -1,4 +1,4 @@
-//! MLFQ, "feedback": short work goes first, and what is short is learnt from what was consumed.
+//! MLFQ, "feedback": short work runs first; what is short is learnt from past consumption.
 //!
 //! ```text
 //!   level  slice
@@ -6,38 +6,51 @@
 //!     1     2 x      | a slice used up: one level down                |
 //!     2     4 x      v                                                | waited long enough:
 //!     3     8 x                                                       | back to the top
-//!     4    16 x   long work, in turns  -------------------------------+
+//!     4    16 x   long work, in slices  ------------------------------+
 //! ```
 //!
-//! The ready task on the highest level runs; on one level, the one that waits longest for its slice. A slice may be
-//! used up in pieces, so that stopping just before its end gains nothing.
+//! The ready task on the highest level runs; on one level, the one that has waited longest for its slice. A slice may be
+//! used up in pieces, so a task that becomes idle just before its end gains nothing.
 //!
-//! Use it when short requests share a device with long jobs and nobody says which is which. Not when parts are promised,
+//! Use it when short requests share a device with long jobs and no hint distinguishes them. Not when shares are promised,
 //! nor when long jobs have deadlines.
 
 use xsched_core::{Nanos, Priority, TaskId};
 
-use super::turns::FINEST_LOOK;
+use super::weighted_slices::DECISIONS_PER_TIMESLICE;
 use crate::ledger::{Ledger, Meter};
-use crate::{Decision, Grant, Params, Policy, TaskView};
+use crate::{Decision, Grant, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, TaskView};
+
+/// Its entry in the table of policies.
+pub(super) const POLICY: PolicyInfo = PolicyInfo {
+    name: "MLFQ",
+    plain: "feedback",
+    number: 11,
+    scope: Scope::Device,
+    work_conserving: true,
+    grant_mode: GrantMode::Exclusive,
+    needs: Needs::NOTHING,
+    summary: "short work first: using up a slice demotes, waiting promotes",
+    make: || Box::<MultiLevelFeedback>::default(),
+};
 
 const LEVELS: u32 = 5;
-/// Who has not run for so many timeslices goes back to the top.
-const BOOST_AFTER: u64 = 200;
-/// Who consumes nothing for so many of its slices has used them up: it is ready but does nothing.
-const PATIENCE: u64 = 4;
+/// A task that has not run for this many timeslices moves to the top level.
+const BOOST_TIMESLICES: u64 = 200;
+/// A running task that consumes nothing for this many of its slices has used its slice up.
+const STALL_SLICES: u64 = 4;
 
 /// Multi-level feedback queue.
 #[derive(Debug, Default)]
-pub struct MultiLevelFeedback {
+struct MultiLevelFeedback {
     meter: Meter,
-    places: Ledger<TaskId, Option<Place>>,
+    positions: Ledger<TaskId, Option<Position>>,
     rules: Rules,
 }
 
-/// Where one task stands: the lowest place runs first.
+/// A task's level and its order there: the smallest position runs first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct Position {
     level: u32,
     /// Order of arrival in its level.
     ticket: u64,
@@ -46,7 +59,7 @@ struct Place {
     last_ran: Nanos,
 }
 
-/// Who moves where.
+/// How tasks move between levels.
 #[derive(Debug, Default)]
 struct Rules {
     params: Params,
@@ -60,8 +73,8 @@ impl Rules {
         Nanos(self.params.timeslice.get().0 << level)
     }
 
-    fn patience(&self, level: u32) -> Nanos {
-        Nanos(self.slice(level).0 * PATIENCE)
+    fn max_stall(&self, level: u32) -> Nanos {
+        Nanos(self.slice(level).0 * STALL_SLICES)
     }
 
     fn ticket(&mut self) -> u64 {
@@ -69,84 +82,84 @@ impl Rules {
         self.last_ticket
     }
 
-    fn top(&mut self, now: Nanos) -> Place {
-        Place { level: 0, ticket: self.ticket(), consumed: Nanos::ZERO, last_ran: now }
+    fn top(&mut self, now: Nanos) -> Position {
+        Position { level: 0, ticket: self.ticket(), consumed: Nanos::ZERO, last_ran: now }
     }
 
-    /// One level down, or to the end of the line at the bottom.
-    fn demote(&mut self, place: &mut Place) {
-        place.level = (place.level + 1).min(LEVELS - 1);
-        place.ticket = self.ticket();
+    /// One level down, or to the end of the lowest level.
+    fn demote(&mut self, position: &mut Position) {
+        position.level = (position.level + 1).min(LEVELS - 1);
+        position.ticket = self.ticket();
     }
 
-    /// Where a task stands that stood at `place` at the last decision and has consumed something since.
-    fn moved(&mut self, now: Nanos, id: TaskId, mut place: Place, consumed: Nanos) -> Place {
-        let quiet_since = self.running.filter(|&(running, _)| running == id).map(|(_, since)| since);
-        if quiet_since.is_some() || consumed > Nanos::ZERO {
-            place.last_ran = now;
+    /// The position of a task that had `position` at the last decision and consumed `consumed` since.
+    fn moved(&mut self, now: Nanos, id: TaskId, mut position: Position, consumed: Nanos) -> Position {
+        let stalled_since = self.running.filter(|&(running, _)| running == id).map(|(_, since)| since);
+        if stalled_since.is_some() || consumed > Nanos::ZERO {
+            position.last_ran = now;
         }
         if consumed > Nanos::ZERO {
-            if quiet_since.is_some() {
+            if stalled_since.is_some() {
                 self.running = Some((id, now));
             }
-            place.consumed += consumed;
-            // A long command may be worth several slices. What is beyond the last counts for the next.
-            while place.level < LEVELS - 1 && place.consumed >= self.slice(place.level) {
-                place.consumed = place.consumed - self.slice(place.level);
-                self.demote(&mut place);
+            position.consumed += consumed;
+            // A long command may use up several slices. The rest counts for the next one.
+            while position.level < LEVELS - 1 && position.consumed >= self.slice(position.level) {
+                position.consumed = position.consumed - self.slice(position.level);
+                self.demote(&mut position);
             }
-            if place.consumed >= self.slice(place.level) {
-                place.consumed = Nanos(place.consumed.0 % self.slice(place.level).0);
-                self.demote(&mut place);
+            if position.consumed >= self.slice(position.level) {
+                position.consumed = Nanos(position.consumed.0 % self.slice(position.level).0);
+                self.demote(&mut position);
             }
-        } else if quiet_since.is_some_and(|since| now - since >= self.patience(place.level)) {
-            place.consumed = Nanos::ZERO;
-            self.demote(&mut place);
+        } else if stalled_since.is_some_and(|since| now - since >= self.max_stall(position.level)) {
+            position.consumed = Nanos::ZERO;
+            self.demote(&mut position);
             self.running = None;
-        } else if place.level > 0 && now - place.last_ran >= Nanos(self.slice(0).0 * BOOST_AFTER) {
+        } else if position.level > 0 && now - position.last_ran >= Nanos(self.slice(0).0 * BOOST_TIMESLICES) {
             return self.top(now);
         }
-        place
+        position
     }
 }
 
 impl Policy for MultiLevelFeedback {
     fn decide(&mut self, now: Nanos, tasks: &[TaskView], out: &mut Decision) {
-        let Self { meter, places, rules } = self;
-        let places = places.align(tasks.iter().map(|task| task.id), None);
+        let Self { meter, positions, rules } = self;
+        let positions = positions.align(tasks.iter().map(|task| task.id), None);
         let (mut first, mut ready, mut runnable) = (None, 0, 0);
         for ((index, task), consumed) in tasks.iter().enumerate().zip(meter.read(tasks)) {
-            let place = match places[index] {
-                Some(place) => rules.moved(now, task.id, place, consumed),
+            let position = match positions[index] {
+                Some(position) => rules.moved(now, task.id, position, consumed),
                 None => rules.top(now),
             };
-            places[index] = Some(place);
+            positions[index] = Some(position);
             if may_run(task) {
                 runnable += 1;
                 if task.ready {
                     ready += 1;
-                    first = first.into_iter().chain([(place, index)]).min();
+                    first = first.into_iter().chain([(position, index)]).min();
                 }
             }
         }
         let grant = if runnable == 1 { Grant::Unthrottled } else { Grant::Throttled };
         for (index, task) in tasks.iter().enumerate().filter(|(_, task)| may_run(task)) {
-            let runs = first.is_none_or(|(place, chosen)| {
-                // Who would take the place of the running one anyway may begin at once.
-                let above = places[index].is_some_and(|own| own.level < place.level);
+            let runs = first.is_none_or(|(position, chosen)| {
+                // An idle task of a higher level would run next anyway: it may start at once.
+                let above = positions[index].is_some_and(|own| own.level < position.level);
                 chosen == index || (above && !task.ready)
             });
             if runs {
                 out.grant(index, grant);
             }
         }
-        rules.running = first.map(|(place, index)| {
+        rules.running = first.map(|(position, index)| {
             let id = tasks[index].id;
             let since = rules.running.filter(|&(running, _)| running == id).map_or(now, |(_, since)| since);
             if ready > 1 {
-                let left = rules.slice(place.level) - place.consumed;
-                let used_up = (since + left).max(now + Nanos(rules.slice(0).0 / FINEST_LOOK));
-                out.again_at(used_up.min(since + rules.patience(place.level)));
+                let left = rules.slice(position.level) - position.consumed;
+                let used_up = (since + left).max(now + Nanos(rules.slice(0).0 / DECISIONS_PER_TIMESLICE));
+                out.again_at(used_up.min(since + rules.max_stall(position.level)));
             }
             (id, since)
         });
@@ -157,7 +170,7 @@ impl Policy for MultiLevelFeedback {
     }
 
     fn tracked(&self) -> usize {
-        self.places.len()
+        self.positions.len()
     }
 }
 
@@ -175,11 +188,11 @@ mod tests {
     }
 
     fn level(mlfq: &mut MultiLevelFeedback, index: usize) -> u32 {
-        mlfq.places.rows()[index].unwrap().level
+        mlfq.positions.rows()[index].unwrap().level
     }
 
     #[test]
-    fn using_up_slices_demotes_and_each_is_twice_as_long() {
+    fn used_up_slice_demotes_and_each_level_doubles_the_slice() {
         let mut mlfq = MultiLevelFeedback::default();
         let mut task = ready(1, priority(0));
         for (used_ms, expected) in
@@ -192,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_goes_before_long_work_and_long_work_is_not_forgotten() {
+    fn new_task_precedes_long_work_and_waiting_promotes_long_work() {
         let mut mlfq = MultiLevelFeedback::default();
         let mut long = ready(1, priority(0));
         grants(&mut mlfq, 0, &[long]);
@@ -206,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_task_of_a_higher_level_may_begin_at_once() {
+    fn idle_task_of_a_higher_level_may_start_at_once() {
         let mut mlfq = MultiLevelFeedback::default();
         let (mut long, mut short) = (ready(1, priority(0)), ready(2, priority(0)));
         short.ready = false;
@@ -217,25 +230,25 @@ mod tests {
     }
 
     #[test]
-    fn long_jobs_share_evenly_and_a_dud_sinks() {
+    fn long_jobs_share_evenly_and_a_task_without_consumption_is_demoted() {
         let mut device = Device::new(policy());
         device.closed_loop(700, 0, priority(0));
         device.closed_loop(300, 0, priority(0));
         assert_shares(&device.run_secs(20), &[50, 50], 1.0);
         let mut device = Device::new(policy());
-        device.dud(priority(0));
+        device.add_stalled(priority(0));
         device.closed_loop(300, 0, priority(0));
         assert!(device.run_secs(20)[1] > 10.0);
     }
 
     #[test]
-    fn a_task_that_does_nothing_has_the_patience_of_its_level_on_each() {
+    fn task_without_consumption_is_demoted_after_4_slices_of_its_level() {
         let mut mlfq = MultiLevelFeedback::default();
-        let (dud, mut long) = (ready(2, priority(0)), ready(1, priority(0)));
+        let (stalled, mut long) = (ready(2, priority(0)), ready(1, priority(0)));
         grants(&mut mlfq, 0, &[long]);
         long.used = Nanos::from_millis(70);
         for (at_ms, expected) in [(0, 0), (19, 0), (20, 1), (59, 1), (60, 2)] {
-            grants(&mut mlfq, at_ms * 1_000, &[long, dud]);
+            grants(&mut mlfq, at_ms * 1_000, &[long, stalled]);
             assert_eq!(level(&mut mlfq, 1), expected, "at {at_ms} ms");
         }
     }

@@ -7,25 +7,14 @@ mod hhpf;
 mod hpf;
 mod kedf;
 mod lax;
+mod lottery;
 mod mlfq;
 mod pup;
 mod spup;
 #[cfg(test)]
 mod testing;
-mod turns;
 mod up;
-
-pub use awf::ActiveWindowFirst;
-pub use cfs::CompletelyFair;
-pub use chpf::LowestNiceFirst;
-pub use hhpf::MachineHighestPriorityFirst;
-pub use hpf::HighestPriorityFirst;
-pub use kedf::EarliestDeadlineFirst;
-pub use lax::LaxityFirst;
-pub use mlfq::MultiLevelFeedback;
-pub use pup::ProcessUtilizationPartition;
-pub use spup::StrictProcessUtilizationPartition;
-pub use up::UtilizationPartition;
+mod weighted_slices;
 
 use crate::{Policy, Scope};
 
@@ -60,13 +49,14 @@ impl Needs {
 
 /// One policy as users and programs name it.
 pub struct PolicyInfo {
-    /// The reference interface's short name: `HPF`.
+    /// The short name of the original C++ XSched: `HPF`.
     pub name: &'static str,
-    /// The word a person would type: `priority`.
+    /// The name that users type: `priority`.
     pub plain: &'static str,
-    /// The reference interface's number.
+    /// The number of the original C++ XSched, 1 to 11. Policies that it does not have are numbered from 100: its 12 is
+    /// `kPolicyMax`, which is no policy.
     pub number: u32,
-    /// What one instance decides for.
+    /// Whether an instance decides for one device or for the machine.
     pub scope: Scope,
     /// Whether some task may always run while there is work.
     pub work_conserving: bool,
@@ -76,140 +66,31 @@ pub struct PolicyInfo {
     pub needs: Needs,
     /// Its rule in one line.
     pub summary: &'static str,
-    /// Makes a fresh instance.
+    /// Creates an instance.
     pub make: fn() -> Box<dyn Policy>,
 }
 
-/// Every policy there is, in the order of the reference interface's numbers.
+/// All policies, in the order of their numbers.
 pub static POLICIES: &[PolicyInfo] = &[
-    PolicyInfo {
-        name: "HPF",
-        plain: "priority",
-        number: 1,
-        scope: Scope::Device,
-        work_conserving: true,
-        grant_mode: GrantMode::Exclusive,
-        needs: Needs::NOTHING,
-        summary: "only the ready tasks of the highest ready priority run",
-        make: || Box::new(HighestPriorityFirst),
-    },
-    PolicyInfo {
-        name: "HHPF",
-        plain: "priority-all",
-        number: 2,
-        scope: Scope::Machine,
-        work_conserving: true,
-        grant_mode: GrantMode::Exclusive,
-        needs: Needs::NOTHING,
-        summary: "the same across all devices of the machine",
-        make: || Box::new(MachineHighestPriorityFirst),
-    },
-    PolicyInfo {
-        name: "CHPF",
-        plain: "nice",
-        number: 3,
-        scope: Scope::Device,
-        work_conserving: true,
-        grant_mode: GrantMode::Exclusive,
-        needs: Needs::NICE,
-        summary: "the ready tasks of the process with the lowest CPU nice value run",
-        make: || Box::new(LowestNiceFirst),
-    },
-    PolicyInfo {
-        name: "UP",
-        plain: "share",
-        number: 4,
-        scope: Scope::Device,
-        work_conserving: true,
-        grant_mode: GrantMode::Exclusive,
-        needs: Needs::NOTHING,
-        summary: "tasks take turns in proportion to their share",
-        make: || Box::<UtilizationPartition>::default(),
-    },
-    PolicyInfo {
-        name: "PUP",
-        plain: "share-process",
-        number: 5,
-        scope: Scope::Device,
-        work_conserving: true,
-        grant_mode: GrantMode::Exclusive,
-        needs: Needs::NOTHING,
-        summary: "processes take turns in proportion to their share",
-        make: || Box::<ProcessUtilizationPartition>::default(),
-    },
-    PolicyInfo {
-        name: "SPUP",
-        plain: "quota",
-        number: 6,
-        scope: Scope::Device,
-        work_conserving: false,
-        grant_mode: GrantMode::Exclusive,
-        needs: Needs::NOTHING,
-        summary: "no process has more than its share, even if the device is idle",
-        make: || Box::<StrictProcessUtilizationPartition>::default(),
-    },
-    PolicyInfo {
-        name: "KEDF",
-        plain: "deadline",
-        number: 7,
-        scope: Scope::Device,
-        work_conserving: true,
-        grant_mode: GrantMode::Concurrent,
-        needs: Needs::NOTHING,
-        summary: "the k ready tasks with the earliest deadlines run",
-        make: || Box::<EarliestDeadlineFirst>::default(),
-    },
-    PolicyInfo {
-        name: "LAX",
-        plain: "laxity",
-        number: 8,
-        scope: Scope::Device,
-        work_conserving: true,
-        grant_mode: GrantMode::Exclusive,
-        needs: Needs::NOTHING,
-        summary: "a task has its lax priority until its laxity is used up, then its critical one",
-        make: || Box::new(LaxityFirst),
-    },
-    PolicyInfo {
-        name: "AWF",
-        plain: "focus",
-        number: 9,
-        scope: Scope::Device,
-        work_conserving: true,
-        grant_mode: GrantMode::Exclusive,
-        needs: Needs::FOCUS,
-        summary: "tasks of the process with the focused window run, the rest while it is idle",
-        make: || Box::new(ActiveWindowFirst),
-    },
-    PolicyInfo {
-        name: "CFS",
-        plain: "fair",
-        number: 10,
-        scope: Scope::Device,
-        work_conserving: true,
-        grant_mode: GrantMode::Exclusive,
-        needs: Needs::NOTHING,
-        summary: "the ready task that had least for its weight runs",
-        make: || Box::<CompletelyFair>::default(),
-    },
-    PolicyInfo {
-        name: "MLFQ",
-        plain: "feedback",
-        number: 11,
-        scope: Scope::Device,
-        work_conserving: true,
-        grant_mode: GrantMode::Exclusive,
-        needs: Needs::NOTHING,
-        summary: "short work first: using up a slice demotes, waiting promotes",
-        make: || Box::<MultiLevelFeedback>::default(),
-    },
+    hpf::POLICY,
+    hhpf::POLICY,
+    chpf::POLICY,
+    up::POLICY,
+    pup::POLICY,
+    spup::POLICY,
+    kedf::POLICY,
+    lax::POLICY,
+    awf::POLICY,
+    cfs::POLICY,
+    mlfq::POLICY,
+    lottery::POLICY,
 ];
 
-/// A name that is no policy's.
+/// No policy has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown policy `{name}`: use one of {}", known())]
 pub struct UnknownPolicy {
-    /// What was asked for.
+    /// The name that was requested.
     pub name: String,
 }
 

@@ -1,4 +1,4 @@
-//! PUP, "share-process": UP with processes in place of tasks; the tasks of one process share its turn.
+//! PUP, "share-process": UP with processes in place of tasks; the tasks of one process share its time slice.
 //!
 //! ```text
 //!   process share
@@ -9,30 +9,43 @@
 //!
 //! A process's share is the biggest among its tasks. Everything else is as under UP.
 //!
-//! Use it when tenants are processes, and some have more queues than others or queues that wait for each other. Not when
-//! the queues of one process are to be told apart: its tasks are not ordered among themselves.
+//! Use it when tenants are processes that differ in their number of queues or have queues that wait for each other. Not when
+//! some queues of a process are more important than the rest: its tasks are not ordered among themselves.
 
 use xsched_core::{Nanos, ProcessId};
 
-use super::turns::{Claim, Demand, Lengths, Turns, Verdict};
 use super::up::demand;
+use super::weighted_slices::{Demand, Entity, SliceDecision, SliceLengths, WeightedSlices};
 use crate::ledger::Meter;
-use crate::{Decision, Grant, Params, Policy, TaskView};
+use crate::{Decision, Grant, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, TaskView};
+
+/// Its entry in the table of policies.
+pub(super) const POLICY: PolicyInfo = PolicyInfo {
+    name: "PUP",
+    plain: "share-process",
+    number: 5,
+    scope: Scope::Device,
+    work_conserving: true,
+    grant_mode: GrantMode::Exclusive,
+    needs: Needs::NOTHING,
+    summary: "time slices in proportion to the shares of processes",
+    make: || Box::<ProcessUtilizationPartition>::default(),
+};
 
 /// Shares among processes.
 #[derive(Debug, Default)]
-pub struct ProcessUtilizationPartition {
+struct ProcessUtilizationPartition {
     params: Params,
     processes: Processes,
-    turns: Turns<ProcessId>,
+    slices: WeightedSlices<ProcessId>,
 }
 
 impl Policy for ProcessUtilizationPartition {
     fn decide(&mut self, now: Nanos, tasks: &[TaskView], out: &mut Decision) {
-        let claims = self.processes.claims(tasks);
-        let verdict = self.turns.decide(now, claims, self.params.timeslice.get(), Lengths::ByWeight);
-        self.processes.grant(&verdict, Grant::Unthrottled, tasks, out);
-        if let Some(at) = verdict.until {
+        let entities = self.processes.entities(tasks);
+        let decision = self.slices.decide(now, entities, self.params.timeslice.get(), SliceLengths::ByWeight);
+        self.processes.grant(&decision, Grant::Unthrottled, tasks, out);
+        if let Some(at) = decision.until {
             out.again_at(at);
         }
     }
@@ -53,39 +66,45 @@ pub(super) struct Processes {
     consumed: Vec<Nanos>,
     /// Processes ascend; with each task's, where the task is in the snapshot.
     order: Vec<(ProcessId, usize)>,
-    claims: Vec<Claim<ProcessId>>,
+    entities: Vec<Entity<ProcessId>>,
 }
 
 impl Processes {
-    /// One claim for each process, in ascending order.
-    pub(super) fn claims(&mut self, tasks: &[TaskView]) -> &mut [Claim<ProcessId>] {
+    /// One entity for each process, in ascending order.
+    pub(super) fn entities(&mut self, tasks: &[TaskView]) -> &mut [Entity<ProcessId>] {
         self.consumed.clear();
         self.consumed.extend(self.meter.read(tasks));
         self.sort(tasks);
-        self.claims.clear();
+        self.entities.clear();
         for run in self.order.chunk_by(|(one, _), (other, _)| one == other) {
-            let mut claim =
-                Claim { key: run[0].0, weight: 0.0, demand: Demand::Barred, consumed: Nanos::ZERO };
+            let mut entity =
+                Entity { key: run[0].0, weight: 0.0, demand: Demand::Barred, consumed: Nanos::ZERO };
             for &(_, index) in run {
-                claim.consumed += self.consumed[index];
+                entity.consumed += self.consumed[index];
                 let demand = demand(&tasks[index]);
                 if demand != Demand::Barred {
-                    claim.weight = claim.weight.max(f64::from(tasks[index].hints.share.percent()));
+                    entity.weight = entity.weight.max(f64::from(tasks[index].hints.share.percent()));
                 }
-                if demand == Demand::Ready || claim.demand == Demand::Barred {
-                    claim.demand = demand;
+                if demand == Demand::Ready || entity.demand == Demand::Barred {
+                    entity.demand = demand;
                 }
             }
-            self.claims.push(claim);
+            self.entities.push(entity);
         }
-        &mut self.claims
+        &mut self.entities
     }
 
-    /// Gives every task that may run what its process is granted, `best` at most.
-    pub(super) fn grant(&self, verdict: &Verdict, best: Grant, tasks: &[TaskView], out: &mut Decision) {
+    /// Gives every task that may run the grant of its process, `best` at most.
+    pub(super) fn grant(
+        &self,
+        decision: &SliceDecision,
+        best: Grant,
+        tasks: &[TaskView],
+        out: &mut Decision,
+    ) {
         let runs = self.order.chunk_by(|(one, _), (other, _)| one == other);
-        for (party, run) in runs.enumerate() {
-            let grant = match verdict.grant(&self.claims, party) {
+        for (entity, run) in runs.enumerate() {
+            let grant = match decision.grant(&self.entities, entity) {
                 Grant::Unthrottled => best,
                 other => other,
             };
@@ -101,10 +120,10 @@ impl Processes {
     }
 
     fn sort(&mut self, tasks: &[TaskView]) {
-        // Sorting is the dearest part, and between most snapshots nobody comes or goes.
-        let still_true = self.order.len() == tasks.len()
+        // Sorting is the most expensive part, and between most snapshots no task comes or goes.
+        let is_sorted = self.order.len() == tasks.len()
             && self.order.iter().all(|&(process, index)| tasks[index].process == process);
-        if !still_true {
+        if !is_sorted {
             self.order.clear();
             self.order.extend(tasks.iter().enumerate().map(|(index, task)| (task.process, index)));
             self.order.sort_unstable();
@@ -122,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_get_their_shares_however_many_tasks_they_have() {
+    fn processes_have_their_shares_however_many_tasks_they_have() {
         for shares in [[50, 50], [75, 25], [10, 90]] {
             let mut device = Device::new(policy());
             device.closed_loop(500, 0, of_process(7, with_share(shares[0])));
@@ -135,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_of_one_process_run_together_but_for_those_that_never_may() {
+    fn tasks_of_one_process_run_together_except_those_with_priority_never() {
         let mut pup = policy();
         let tasks = [
             of_process(9, ready(1, with_share(50))),
@@ -154,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_death_of_a_task_does_not_wipe_out_what_its_process_consumed() {
+    fn consumption_of_a_process_outlives_its_tasks() {
         let mut device = Device::new(policy());
         device.closed_loop(500, 0, of_process(1, with_share(50)));
         device.short_lived(500, of_process(2, with_share(50)));
@@ -164,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_sorted_anew_when_others_take_their_places() {
+    fn processes_are_sorted_again_when_tasks_are_replaced() {
         let task = |id, pid, percent| of_process(pid, ready(id, with_share(percent)));
         let mut processes = Processes::default();
         for tasks in [[task(1, 5, 10), task(2, 9, 20)], [task(2, 9, 20), task(3, 5, 10)]] {
-            let claims: Vec<_> =
-                processes.claims(&tasks).iter().map(|claim| (claim.key.0, claim.weight)).collect();
-            assert_eq!(claims, [(5, 10.0), (9, 20.0)]);
+            let entities: Vec<_> =
+                processes.entities(&tasks).iter().map(|entity| (entity.key.0, entity.weight)).collect();
+            assert_eq!(entities, [(5, 10.0), (9, 20.0)]);
         }
     }
 }

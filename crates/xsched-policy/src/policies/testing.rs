@@ -1,4 +1,4 @@
-//! For the tests of policies: tasks in a few words, and a device that runs one command at a time to its end.
+//! Helpers for the tests of policies: short constructors of tasks, and a device that runs one command at a time.
 
 use xsched_core::{Hints, Nanos, Priority, ProcessId, Share, TaskId};
 
@@ -41,26 +41,27 @@ pub(super) fn grants(policy: &mut dyn Policy, at_us: u64, tasks: &[TaskView]) ->
     decide(policy, at_us, tasks).grants().to_vec()
 }
 
-/// Fails unless each part, in percent, is within `points` of what is expected.
+/// Fails unless each utilization, in percent, is within `points` of what is expected.
 #[track_caller]
-pub(super) fn assert_shares(had: &[f64], expected: &[i64], points: f64) {
-    let close = had.iter().zip(expected).all(|(had, &expected)| (had - expected as f64).abs() <= points);
-    assert!(had.len() == expected.len() && close, "had {had:.2?} percent, expected {expected:?}");
+pub(super) fn assert_shares(used: &[f64], expected: &[i64], points: f64) {
+    let close = used.iter().zip(expected).all(|(used, &expected)| (used - expected as f64).abs() <= points);
+    assert!(used.len() == expected.len() && close, "{used:.2?} percent, expected {expected:?}");
 }
 
+/// One task that the device runs.
 struct Worker {
     task: TaskView,
-    /// How long its commands are; none if it never has the device do anything.
+    /// The length of its commands; none if it uses no device time.
     length: Option<Nanos>,
     /// How long it is idle after each.
     gap: Nanos,
     wakes: Nanos,
     /// Every command is a task of its own.
     short_lived: bool,
-    had: Nanos,
+    used: Nanos,
 }
 
-/// Device time is told to the policy when a command is over, which is the hardest way.
+/// The policy sees device time only when a command has completed: the most difficult case.
 pub(super) struct Device {
     policy: Box<dyn Policy>,
     workers: Vec<Worker>,
@@ -72,28 +73,28 @@ impl Device {
         Self { policy, workers: Vec::new(), next_id: 1 }
     }
 
-    /// A task that gives its next command `gap_us` after the last was done.
+    /// A task that launches its next command `gap_us` after the last has completed.
     pub(super) fn closed_loop(&mut self, length_us: u64, gap_us: u64, task: TaskView) {
         self.add(Some(Nanos::from_micros(length_us)), Nanos::from_micros(gap_us), task, false);
     }
 
-    /// Tasks that live for one command, each followed by the next.
+    /// Tasks that exist for one command, each followed by the next.
     pub(super) fn short_lived(&mut self, length_us: u64, task: TaskView) {
         self.add(Some(Nanos::from_micros(length_us)), Nanos(1), task, true);
     }
 
-    /// A task that is ready but never has the device do anything.
-    pub(super) fn dud(&mut self, task: TaskView) {
+    /// A task that is ready but uses no device time.
+    pub(super) fn add_stalled(&mut self, task: TaskView) {
         self.add(None, Nanos::ZERO, task, false);
     }
 
     fn add(&mut self, length: Option<Nanos>, gap: Nanos, task: TaskView, short_lived: bool) {
         let task = ready(self.next_id, task);
         self.next_id += 1;
-        self.workers.push(Worker { task, length, gap, wakes: Nanos::ZERO, short_lived, had: Nanos::ZERO });
+        self.workers.push(Worker { task, length, gap, wakes: Nanos::ZERO, short_lived, used: Nanos::ZERO });
     }
 
-    /// Runs and tells what part of the time each had, in percent.
+    /// Runs for so many seconds. Returns the utilization of each task, in percent.
     pub(super) fn run_secs(&mut self, secs: u64) -> Vec<f64> {
         let end = Nanos::from_secs(secs);
         let (mut now, mut out) = (Nanos::ZERO, Decision::default());
@@ -105,26 +106,27 @@ impl Device {
             out.reset(tasks.len());
             self.policy.decide(now, &tasks, &mut out);
             if running.is_none() {
-                let may = |&worker: &usize| {
+                let may_run = |&worker: &usize| {
                     let at = order.iter().position(|&w| w == worker).unwrap();
                     tasks[at].ready && out.grants()[at].runs()
                 };
-                let candidates = order.iter().copied().filter(may);
+                let candidates = order.iter().copied().filter(may_run);
                 let least = candidates.filter_map(|w| self.workers[w].length.map(|length| (w, length)));
                 running =
-                    least.min_by_key(|&(w, _)| self.workers[w].had).map(|(w, length)| (w, now + length));
+                    least.min_by_key(|&(w, _)| self.workers[w].used).map(|(w, length)| (w, now + length));
             }
             let wakes = self.workers.iter().filter(|w| !w.task.ready).map(|w| w.wakes);
             let events = wakes.chain(running.map(|(_, done)| done)).chain(out.next_look());
             let Some(next) = events.min() else { break };
-            assert!(next > now, "looked again at once");
+            assert!(next > now, "a decision was requested for this instant");
             now = next;
-            self.happen(now, &mut running);
+            self.advance(now, &mut running);
         }
-        self.workers.iter().map(|w| 100.0 * w.had.as_secs_f64() / end.as_secs_f64()).collect()
+        self.workers.iter().map(|w| 100.0 * w.used.as_secs_f64() / end.as_secs_f64()).collect()
     }
 
-    fn happen(&mut self, now: Nanos, running: &mut Option<(usize, Nanos)>) {
+    /// Processes what happens at `now`.
+    fn advance(&mut self, now: Nanos, running: &mut Option<(usize, Nanos)>) {
         for worker in self.workers.iter_mut().filter(|w| !w.task.ready && w.wakes <= now) {
             worker.task.ready = true;
             worker.task.ready_since = now;
@@ -137,7 +139,7 @@ impl Device {
         if let Some((index, _)) = running.take_if(|&mut (_, done)| done <= now) {
             let worker = &mut self.workers[index];
             let length = worker.length.unwrap_or_default();
-            worker.had += length;
+            worker.used += length;
             worker.task.used += length;
             worker.task.ready_since = now;
             worker.task.ready = worker.gap == Nanos::ZERO;
