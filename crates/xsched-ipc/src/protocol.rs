@@ -1,4 +1,4 @@
-//! The messages on the service's socket. One packet is one message in JSON, so that versions can be told apart.
+//! The messages on the service's socket. One packet is one message in JSON, so that versions can be distinguished.
 //!
 //! ```text
 //!   process ── Join ──────────────► service        tool ── Status, Set, Policy ... ──► service

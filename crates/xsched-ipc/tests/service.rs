@@ -507,7 +507,7 @@ fn orders_are_written_before_the_reply_is_sent() {
     let tools: Vec<_> = (0..32).map(|_| Connection::to(&service.socket).unwrap()).collect();
     service.status();
     for requested in [-10, 10].repeat(5) {
-        // All of it is asked while the service stands still, so that it finds it at once: the hint, then what takes long.
+        // The service is stopped meanwhile, so that it finds all requests at once: the hint first, then requests that take long.
         service.process.signal(Signal::STOP);
         own.connection.send(&Request::Hint(priority(requested)), None, true).unwrap();
         for tool in &tools {

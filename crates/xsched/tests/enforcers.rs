@@ -103,7 +103,9 @@ fn preemption_latencies(program: &str) -> [Vec<u64>; 2] {
             latencies.push(latency);
         }
     }
-    latencies.iter_mut().for_each(|latencies| latencies.sort_unstable());
+    for latencies in &mut latencies {
+        latencies.sort_unstable();
+    }
     latencies
 }
 
