@@ -56,7 +56,7 @@ fn read_stat(pid: u32) -> Option<Stat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Parses a stat line. The program name in parentheses may hold anything, so fields are counted from the last one.
+/// Parses a stat line. The program name in parentheses may hold anything, so fields are counted from the last parenthesis.
 fn parse_stat(text: &str) -> Option<Stat> {
     let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;

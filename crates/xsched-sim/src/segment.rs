@@ -244,7 +244,7 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let layout = self.layout;
         self.take_reports(|queue, marker, at| {
-            layout.reports[queue as usize % MAX_QUEUES].publish(marker, at)
+            layout.reports[queue as usize % MAX_QUEUES].publish(marker, at);
         });
         let next = self.next_event().unwrap_or(Nanos::MAX);
         layout.next_event.store(next.0, Ordering::Relaxed);

@@ -200,7 +200,7 @@ pub(crate) unsafe fn begin(default_stream: DefaultStream, stream: Handle, mode: 
 pub(crate) unsafe fn end(default_stream: DefaultStream, stream: Handle, out: *mut Handle) -> Outcome {
     let mut driver = driver()?;
     let stream = resolve(&mut driver, default_stream, stream)?;
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, 0) }?;
     let Some(Capturing { id, last }) = driver.streams[&stream].capturing.clone() else {
         return Err(Code::ERROR_ILLEGAL_STATE);
@@ -227,7 +227,7 @@ pub(crate) unsafe fn end(default_stream: DefaultStream, stream: Handle, out: *mu
     }
     let graph = new_handle();
     driver.graphs.insert(graph, Arc::new(Graph { nodes: state.nodes }));
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, graph) }
 }
 
@@ -242,12 +242,12 @@ pub(crate) unsafe fn is_capturing(default_stream: DefaultStream, stream: Handle,
         Some(capturing) if check(&driver, capturing.id).is_ok() => 1,
         Some(_) => 2,
     };
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, status) }
 }
 
 pub(crate) unsafe fn exchange_mode(mode: *mut c_int) -> Outcome {
-    // SAFETY: null, or the caller guarantees a mode.
+    // SAFETY: null, or a valid mode as the caller guarantees.
     let mode = unsafe { mode.as_mut() }.ok_or(Code::ERROR_INVALID_VALUE)?;
     if !(GLOBAL..=RELAXED).contains(mode) {
         return Err(Code::ERROR_INVALID_VALUE);
@@ -260,7 +260,7 @@ pub(crate) unsafe fn instantiate(out: *mut Handle, graph: Handle, _flags: u64) -
     let mut driver = driver()?;
     let graph = Arc::clone(driver.graphs.get(&graph).ok_or(Code::ERROR_INVALID_VALUE)?);
     let exec = new_handle();
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, exec) }?;
     driver.execs.insert(exec, Exec { graph, last: None });
     Ok(())
@@ -273,7 +273,7 @@ pub(crate) unsafe fn instantiate_old(
     _log: *mut c_void,
     _size: usize,
 ) -> Outcome {
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { instantiate(out, graph, 0) }
 }
 
@@ -307,7 +307,7 @@ pub(crate) unsafe fn launch(default_stream: DefaultStream, exec: Handle, stream:
 pub(crate) unsafe fn nodes(graph: Handle, _out: *mut Handle, count: *mut usize) -> Outcome {
     let driver = driver()?;
     let graph = driver.graphs.get(&graph).ok_or(Code::ERROR_INVALID_VALUE)?;
-    // SAFETY: the caller guarantees `count`.
+    // SAFETY: the caller guarantees that `count` is valid.
     unsafe { write_out(count, graph.nodes.len()) }
 }
 
@@ -328,11 +328,11 @@ pub(crate) unsafe fn capture_info(
     _dependencies: *mut c_void,
     _count: *mut usize,
 ) -> Outcome {
-    // SAFETY: the caller guarantees `status`.
+    // SAFETY: the caller guarantees that `status` is valid.
     unsafe { is_capturing(default_stream, stream, status) }?;
     let mut driver = driver()?;
     let stream = resolve(&mut driver, default_stream, stream)?;
     let own = driver.streams[&stream].capturing.as_ref().map_or(0, |capturing| capturing.id as u64);
-    // SAFETY: null, or the caller guarantees it.
+    // SAFETY: null, or the caller guarantees that it is valid.
     if id.is_null() { Ok(()) } else { unsafe { write_out(id, own) } }
 }

@@ -93,7 +93,7 @@ pub(crate) unsafe fn write_out<T>(out: *mut T, value: T) -> Outcome {
 /// `out` is null or valid for a write.
 pub(crate) unsafe fn name(code: Code, out: *mut *const c_char) -> Outcome {
     let known = code.name_and_text();
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, known.map_or(std::ptr::null(), |(name, _)| name.as_ptr())) }?;
     known.map(drop).ok_or(Code::ERROR_INVALID_VALUE)
 }
@@ -104,7 +104,7 @@ pub(crate) unsafe fn name(code: Code, out: *mut *const c_char) -> Outcome {
 /// As for [`name`].
 pub(crate) unsafe fn text(code: Code, out: *mut *const c_char) -> Outcome {
     let known = code.name_and_text();
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, known.map_or(std::ptr::null(), |(_, text)| text.as_ptr())) }?;
     known.map(drop).ok_or(Code::ERROR_INVALID_VALUE)
 }

@@ -54,7 +54,7 @@ pub(crate) unsafe fn create(out: *mut Handle, _flags: c_uint, device: c_int) -> 
     let context = new_handle();
     make(context, index(device)?, false)?;
     with_current(|stack| stack.push(context));
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, context) }
 }
 
@@ -87,7 +87,7 @@ pub(crate) unsafe fn retain_primary(out: *mut Handle, device: c_int) -> Outcome 
     if !existing {
         make(context, device, true)?;
     }
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, context) }
 }
 
@@ -121,7 +121,7 @@ pub(crate) unsafe fn primary_state(device: c_int, flags: *mut c_uint, active: *m
     let device = index(device)?;
     let driver = driver()?;
     let is = driver.contexts.values().any(|context| context.primary && context.device == device);
-    // SAFETY: the caller guarantees both.
+    // SAFETY: the caller guarantees that both are valid.
     unsafe {
         write_out(flags, 0)?;
         write_out(active, is.into())
@@ -130,7 +130,7 @@ pub(crate) unsafe fn primary_state(device: c_int, flags: *mut c_uint, active: *m
 
 pub(crate) unsafe fn current(out: *mut Handle) -> Outcome {
     driver()?;
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, with_current(|stack| stack.last().copied()).unwrap_or(0)) }
 }
 
@@ -166,7 +166,7 @@ pub(crate) unsafe fn push(context: Handle) -> Outcome {
 pub(crate) unsafe fn pop(out: *mut Handle) -> Outcome {
     driver()?;
     let popped = with_current(Vec::pop).ok_or(Code::ERROR_INVALID_CONTEXT)?;
-    // SAFETY: null, or the caller guarantees `out`.
+    // SAFETY: null, or the caller guarantees that `out` is valid.
     if out.is_null() { Ok(()) } else { unsafe { write_out(out, popped) } }
 }
 
@@ -174,7 +174,7 @@ pub(crate) unsafe fn device(out: *mut c_int) -> Outcome {
     let driver = driver()?;
     let context = with_current(|stack| stack.last().copied()).ok_or(Code::ERROR_INVALID_CONTEXT)?;
     let device = driver.contexts.get(&context).ok_or(Code::ERROR_INVALID_CONTEXT)?.device;
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, device::ordinal(device)) }
 }
 

@@ -42,20 +42,20 @@ pub(crate) fn driver_version() -> c_int {
 }
 
 pub(crate) unsafe fn version(out: *mut c_int) -> Outcome {
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, driver_version()) }
 }
 
 pub(crate) unsafe fn count(out: *mut c_int) -> Outcome {
     driver()?;
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, c_int::try_from(Settings::get().visible.len()).unwrap_or(0)) }
 }
 
 pub(crate) unsafe fn get(out: *mut c_int, device: c_int) -> Outcome {
     driver()?;
     index(device)?;
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, device) }
 }
 
@@ -76,14 +76,14 @@ pub(crate) unsafe fn name(out: *mut c_char, room: c_int, device: c_int) -> Outco
 pub(crate) unsafe fn uuid(out: *mut [u8; 16], device: c_int) -> Outcome {
     driver()?;
     let uuid = settings::uuid(index(device)?);
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, uuid) }
 }
 
 pub(crate) unsafe fn total_memory(out: *mut usize, device: c_int) -> Outcome {
     driver()?;
     index(device)?;
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, 16 << 30) }
 }
 
@@ -117,7 +117,7 @@ pub(crate) unsafe fn attribute(out: *mut c_int, which: c_int, device: c_int) -> 
         n if (1..=150).contains(&n) => 0,
         _ => return Err(Code::ERROR_INVALID_VALUE),
     };
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, value) }
 }
 

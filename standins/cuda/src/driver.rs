@@ -71,7 +71,7 @@ const NO: u8 = 0;
 const IN_THIS_PROCESS: u8 = 1;
 const IN_A_PARENT: u8 = 2;
 
-/// The driver's state while its lock is guard.
+/// The driver's state while its lock is held.
 pub(crate) struct DriverGuard(MutexGuard<'static, Option<Driver>>);
 
 /// Takes the lock. Fails in a child of a process that has used the driver, as with the vendor's.

@@ -51,7 +51,7 @@ pub(crate) unsafe fn create(out: *mut Handle, flags: c_uint) -> Outcome {
     let mut driver = driver()?;
     driver.current()?;
     let event = new_handle();
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, event) }?;
     let timing = flags & DISABLE_TIMING == 0;
     driver.events.insert(event, Event { timing, last_record: LastRecord::Never });
@@ -91,7 +91,7 @@ pub(crate) unsafe fn record_with_flags(
     stream: Handle,
     _flags: c_uint,
 ) -> Outcome {
-    // SAFETY: the caller guarantees the handles.
+    // SAFETY: the caller guarantees that the handles are valid.
     unsafe { record(default_stream, event, stream) }
 }
 
@@ -142,7 +142,7 @@ pub(crate) unsafe fn elapsed(out: *mut f32, from: Handle, to: Handle) -> Outcome
     let (from, to) = (reached(from)?, reached(to)?);
     let span = if to >= from { (to - from) as f64 } else { -((from - to) as f64) };
     #[allow(clippy::cast_possible_truncation, reason = "the driver's type")]
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe {
         write_out(out, (span / 1e6) as f32)
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   streams ─heads─► ready? ─copies, host functions─► run at once, whichever context has the device
-//!                      └─kernels, records, stream_memory_ops, writes─► run while the context has the device (runlist.rs)
+//!                      └─kernels, records, waits, writes─► run while the context has the device (runlist.rs)
 //! ```
 //!
 //! A kernel consumes the time that the context had the device. So its duration is exact however the host schedules this

@@ -1,4 +1,4 @@
-//! The driver's functions: names, signatures, and the version of CUDA since which the plain name means each default_stream.
+//! The driver's functions: names, signatures, and the version of CUDA since which the plain name means each form.
 //!
 //! One list generates the exported functions and the table for `cuGetProcAddress`.
 
@@ -12,13 +12,13 @@ use crate::settings::Settings;
 use crate::stream::DefaultStream;
 use crate::{capture, context, device, event, kernel, memory, stream, stream_memory_ops};
 
-/// One default_stream of a function.
+/// One form of a function.
 struct Entry {
-    /// The plain name, and the first version in which it means this default_stream.
+    /// The plain name, and the first version in which it means this form.
     name: &'static str,
     since: c_int,
     plain: *const c_void,
-    /// The default_stream in which the null stream means the thread's default stream.
+    /// The form in which the null stream means the thread's default stream.
     per_thread: Option<*const c_void>,
     own_name: &'static str,
 }
@@ -179,7 +179,7 @@ const FOUND: c_int = 0;
 const NOT_FOUND: c_int = 1;
 const TOO_OLD: c_int = 2;
 
-/// The default_stream that a plain name means to a program built for a version of CUDA.
+/// The form that a plain name means to a program built for a version of CUDA.
 fn look_up(name: &str, version: c_int, flags: u64) -> Result<*const c_void, c_int> {
     // Forms that are newer than this driver are not available.
     let version = version.min(driver_version());
@@ -213,17 +213,17 @@ unsafe fn find(
         Ok(address) => (address, FOUND),
         Err(why) => (std::ptr::null(), why),
     };
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees that it is valid.
     unsafe { write_out(out, address) }?;
     if !status.is_null() {
         // A caller that passes `status` gets the result there instead of an error.
-        // SAFETY: not null, so the caller guarantees it.
+        // SAFETY: not null, so the caller guarantees that it is valid.
         return unsafe { write_out(status, found) };
     }
     if found == FOUND { Ok(()) } else { Err(Code::ERROR_NOT_FOUND) }
 }
 
 unsafe fn find_old(name: *const c_char, out: *mut *const c_void, version: c_int, flags: u64) -> Outcome {
-    // SAFETY: the caller guarantees the rest.
+    // SAFETY: the caller guarantees that the other arguments are valid.
     unsafe { find(name, out, version, flags, std::ptr::null_mut()) }
 }

@@ -137,7 +137,7 @@ unsafe fn packed(extra: *mut *mut c_void) -> Option<*const u8> {
         let (kind, value) = unsafe { (*extra.add(n) as usize, extra.add(n + 1)) };
         match kind {
             0 => return None,
-            // SAFETY: the list has not ended, so a kind is followed by its value.
+            // SAFETY: the list has not ended, so a key is followed by its value.
             1 => return Some(unsafe { *value }.cast_const().cast()),
             _ => {}
         }
@@ -153,7 +153,7 @@ pub(crate) unsafe fn load(out: *mut Handle, image: *const c_void) -> Outcome {
             return Err(Code::ERROR_INVALID_VALUE);
         }
         let module = new_handle();
-        // SAFETY: the caller guarantees `out`.
+        // SAFETY: the caller guarantees that `out` is valid.
         unsafe { write_out(out, module) }?;
         driver.modules.insert(module, context);
         Ok(())
@@ -167,7 +167,7 @@ pub(crate) unsafe fn load_with_options(
     _options: *mut c_void,
     _values: *mut c_void,
 ) -> Outcome {
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { load(out, image) }
 }
 
@@ -186,7 +186,7 @@ pub(crate) unsafe fn function(out: *mut Handle, module: Handle, name: *const c_c
     // SAFETY: not null, so the caller guarantees a C string.
     let kernel = Kernel::named(unsafe { CStr::from_ptr(name) }).ok_or(Code::ERROR_NOT_FOUND)?;
     let function = new_handle();
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, function) }?;
     driver.functions.insert(function, kernel);
     Ok(())
@@ -208,7 +208,7 @@ unsafe fn launch_shaped(
     if shape.contains(&0) {
         return Err(Code::ERROR_INVALID_VALUE);
     }
-    // SAFETY: the caller guarantees the parameters.
+    // SAFETY: the caller guarantees that the parameters are valid.
     let values = unsafe { parameters(kernel, list, extra) }?;
     submit(default_stream, stream, kernel.with(&values))
 }
@@ -228,7 +228,7 @@ pub(crate) unsafe fn launch(
     list: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Outcome {
-    // SAFETY: the caller guarantees the parameters.
+    // SAFETY: the caller guarantees that the parameters are valid.
     unsafe { launch_shaped(default_stream, function, [gx, gy, gz, bx, by, bz], stream, list, extra) }
 }
 
@@ -246,7 +246,7 @@ pub(crate) unsafe fn launch_cooperative(
     stream: Handle,
     list: *mut *mut c_void,
 ) -> Outcome {
-    // SAFETY: the caller guarantees the parameters.
+    // SAFETY: the caller guarantees that the parameters are valid.
     unsafe {
         launch_shaped(default_stream, function, [gx, gy, gz, bx, by, bz], stream, list, std::ptr::null_mut())
     }
@@ -271,9 +271,9 @@ pub(crate) unsafe fn launch_configured(
     list: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Outcome {
-    // SAFETY: null, or the caller guarantees a configuration.
+    // SAFETY: null, or a valid configuration as the caller guarantees.
     let config = unsafe { config.as_ref() }.ok_or(Code::ERROR_INVALID_VALUE)?;
-    // SAFETY: the caller guarantees the parameters.
+    // SAFETY: the caller guarantees that the parameters are valid.
     unsafe { launch_shaped(default_stream, function, config.shape, config.stream, list, extra) }
 }
 

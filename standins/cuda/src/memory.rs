@@ -83,7 +83,7 @@ unsafe fn allocate(out: *mut usize, size: usize, kind: Kind) -> Outcome {
         return Err(Code::ERROR_OUT_OF_MEMORY);
     }
     driver.memory.ranges.insert(address, Range { size, kind, context });
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, address) }
 }
 
@@ -97,7 +97,7 @@ fn free(address: usize, kind: Kind) -> Outcome {
 }
 
 pub(crate) unsafe fn alloc(out: *mut usize, size: usize) -> Outcome {
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { allocate(out, size, Kind::Device) }
 }
 
@@ -107,7 +107,7 @@ pub(crate) unsafe fn release(address: usize) -> Outcome {
 
 pub(crate) unsafe fn info(left: *mut usize, all: *mut usize) -> Outcome {
     driver()?.current()?;
-    // SAFETY: the caller guarantees both.
+    // SAFETY: the caller guarantees that both are valid.
     unsafe {
         write_out(left, 15 << 30)?;
         write_out(all, 16 << 30)
@@ -115,12 +115,12 @@ pub(crate) unsafe fn info(left: *mut usize, all: *mut usize) -> Outcome {
 }
 
 pub(crate) unsafe fn host_alloc(out: *mut usize, size: usize, _flags: c_uint) -> Outcome {
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { allocate(out, size, Kind::Host) }
 }
 
 pub(crate) unsafe fn alloc_host(out: *mut usize, size: usize) -> Outcome {
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { allocate(out, size, Kind::Host) }
 }
 
@@ -153,7 +153,7 @@ pub(crate) unsafe fn device_pointer(out: *mut usize, address: *mut c_void, flags
     if flags != 0 || !driver.memory.reaches(address as usize, 1) {
         return Err(Code::ERROR_INVALID_VALUE);
     }
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, address as usize) }
 }
 

@@ -187,7 +187,7 @@ fn new_object() -> u32 {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     if fd >= 0 && fd == DESCRIPTOR.load(Ordering::Acquire) {
-        // SAFETY: the caller guarantees the argument.
+        // SAFETY: the caller guarantees that the argument is valid.
         if let Some(result) = unsafe { handle(request, argument) } {
             return result;
         }

@@ -43,7 +43,7 @@ pub(crate) struct Runlist {
     switched_at: u64,
     /// When the owner's first time slice started; further ones follow without a gap.
     slices_start: u64,
-    /// The time up to which device time has been accounted_until.
+    /// The time up to which device time has been accounted.
     accounted_until: u64,
     slots: [Entry; MAX_CONTEXTS],
 }

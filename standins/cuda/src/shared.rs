@@ -1,7 +1,7 @@
 //! The file through which processes share the devices, and a context's entry in the runlist of one of them.
 //!
 //! Two kinds of locks lie on the file, beyond its end: one per device, guard during each access to its [`Runlist`], and one
-//! per entry, guard until its process exits. Both are record locks (fcntl): the kernel releases those of a killed process
+//! per entry, held until its process exits. Both are record locks (fcntl): the kernel releases those of a killed process
 //! at once, so no process has to check whether an owner is alive, and a child does not inherit them.
 
 use std::cell::UnsafeCell;
@@ -121,7 +121,7 @@ impl Shared {
         let process_lock = PROCESS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         self.record_lock(libc::F_SETLKW, libc::F_WRLCK, lock_at(device));
         let its = &self.layout().devices[device];
-        // SAFETY: both locks are guard, so no other thread of any process accesses the runlist.
+        // SAFETY: both locks are held, so no other thread of any process accesses the runlist.
         let runlist = unsafe { &mut *its.runlist.get() };
         let now = now();
         let before = runlist.owner();

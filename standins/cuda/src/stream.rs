@@ -198,7 +198,7 @@ pub(crate) fn wait_for(mut driver: DriverGuard, until: &[(Handle, u64)]) -> Outc
     driver.current().map(drop)
 }
 
-/// DriverGuard for reading during a submission and for writing while a module is loaded: as in the vendor's driver, loading
+/// Held for reading during a submission and for writing while a module is loaded: as in the vendor's driver, loading
 /// a module waits for the context's work, and submissions block meanwhile.
 static LOADING: RwLock<()> = RwLock::new(());
 
@@ -247,7 +247,7 @@ pub(crate) fn submit_and_wait(default_stream: DefaultStream, work: Work) -> Outc
 }
 
 pub(crate) unsafe fn create(out: *mut Handle, flags: c_uint) -> Outcome {
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { create_with_priority(out, flags, 0) }
 }
 
@@ -260,7 +260,7 @@ pub(crate) unsafe fn create_with_priority(out: *mut Handle, flags: c_uint, prior
         _ => return Err(Code::ERROR_INVALID_VALUE),
     };
     let stream = new_handle();
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, stream) }?;
     driver.streams.insert(stream, Stream::new(context, kind, flags, priority.clamp(HIGHEST_PRIORITY, 0)));
     Ok(())
@@ -269,7 +269,7 @@ pub(crate) unsafe fn create_with_priority(out: *mut Handle, flags: c_uint, prior
 pub(crate) unsafe fn priority_range(least: *mut c_int, greatest: *mut c_int) -> Outcome {
     driver()?.current()?;
     if !least.is_null() {
-        // SAFETY: not null, so the caller guarantees the room.
+        // SAFETY: not null, so the caller guarantees that it is valid.
         unsafe { write_out(least, 0) }?;
     }
     // SAFETY: as above.
@@ -325,20 +325,20 @@ pub(crate) unsafe fn query(default_stream: DefaultStream, stream: Handle) -> Out
 pub(crate) unsafe fn priority(default_stream: DefaultStream, stream: Handle, out: *mut c_int) -> Outcome {
     let mut driver = driver()?;
     let stream = resolve(&mut driver, default_stream, stream)?;
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, driver.streams[&stream].priority) }
 }
 
 pub(crate) unsafe fn flags(default_stream: DefaultStream, stream: Handle, out: *mut c_uint) -> Outcome {
     let mut driver = driver()?;
     let stream = resolve(&mut driver, default_stream, stream)?;
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, driver.streams[&stream].flags) }
 }
 
 pub(crate) unsafe fn context(default_stream: DefaultStream, stream: Handle, out: *mut Handle) -> Outcome {
     let mut driver = driver()?;
     let stream = resolve(&mut driver, default_stream, stream)?;
-    // SAFETY: the caller guarantees `out`.
+    // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, driver.streams[&stream].context) }
 }

@@ -1,6 +1,6 @@
 //! `libhsa-runtime64.so.1` for the tests, as far as a program without HIP needs it: agents, signals, and AQL queues.
 //!
-//! As in AMD's runtime (ROCr), every exported function goes through a table, which is passed to tools when the runtime is
+//! As in AMD's runtime (`ROCr`), every exported function goes through a table, which is passed to tools when the runtime is
 //! initialized: first to those in `HSA_TOOLS_LIB`, then to the libraries of the process that export
 //! `HSA_AMD_TOOL_PRIORITY`, lowest first. With `HSA_STANDIN_OLD=1` the latter are not searched for, as in version 5.2. With
 //! `HSA_STANDIN_REGISTER=1` the table is passed on as `rocprofiler-register` does; if that finds a tool, no other is loaded.

@@ -12,7 +12,7 @@
 //! device's file, which processes share; `HIP_STANDIN_DEVICES` is the number of devices; `HIP_STANDIN_SLOTS` is the number
 //! of table slots that tools see, which may exceed those of any released runtime.
 //!
-//! The same code is also linked as `libhsa-runtime64.so.1` (see `hsa.rs`), for programs that use ROCr without HIP.
+//! The same code is also linked as `libhsa-runtime64.so.1` (see `hsa.rs`), for programs that use `ROCr` without HIP.
 
 #![allow(
     clippy::missing_safety_doc,

@@ -14,7 +14,7 @@ use crate::queue::{Queue, write_out};
 /// `queue` came from `xsim_queue_create`; `device` is null or is valid for a write of a number.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_queue_device(queue: *mut Handle<Queue>, device: *mut u64) -> Code {
-    // SAFETY: the caller guarantees both.
+    // SAFETY: the caller guarantees that both are valid.
     to_code(|| unsafe { write_out(device, handle::get(queue)?.0.sim.device().0) })
 }
 
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C" fn xsim_queue_device(queue: *mut Handle<Queue>, dev
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_queue_levels(queue: *mut Handle<Queue>, costs: *mut u64) -> Code {
     to_code(|| {
-        // SAFETY: the caller guarantees the handle.
+        // SAFETY: the caller guarantees that the handle is valid.
         let sim = &unsafe { handle::get(queue) }?.0.sim;
         // After fork, a child has a copy of the costs, but its parent's queues are invalid in it.
         sim.pending()?;
@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C" fn xsim_queue_levels(queue: *mut Handle<Queue>, cos
             let cost = sim.capabilities().cost(level);
             let (preempt, restore) =
                 cost.map_or((u64::MAX, u64::MAX), |cost| (cost.preempt.0, cost.restore.0));
-            // SAFETY: the caller guarantees four numbers; the first `write_out` rejects a null pointer.
+            // SAFETY: the caller guarantees room for four numbers; the first `write_out` rejects a null pointer.
             unsafe {
                 write_out(costs.wrapping_add(2 * index), preempt)?;
                 write_out(costs.wrapping_add(2 * index + 1), restore)?;
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn xsim_queue_levels(queue: *mut Handle<Queue>, cos
 /// As for [`xsim_queue_device`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_queue_mark(queue: *mut Handle<Queue>, marker: *mut u64) -> Code {
-    // SAFETY: the caller guarantees both.
+    // SAFETY: the caller guarantees that both are valid.
     to_code(|| unsafe { write_out(marker, handle::get(queue)?.0.mark()?) })
 }
 
@@ -64,9 +64,9 @@ pub(crate) unsafe extern "C" fn xsim_queue_progress(
     at: *mut u64,
 ) -> Code {
     to_code(|| {
-        // SAFETY: the caller guarantees the handle.
+        // SAFETY: the caller guarantees that the handle is valid.
         let progress = unsafe { handle::get(queue) }?.0.sim.progress();
-        // SAFETY: the caller guarantees both pointers.
+        // SAFETY: the caller guarantees that both pointers are valid.
         unsafe {
             write_out(marker, progress.marker)?;
             write_out(at, progress.at.unwrap_or_default().0)
@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn xsim_queue_wait(
     timeout_ns: u64,
 ) -> Code {
     to_code(|| {
-        // SAFETY: the caller guarantees the handle.
+        // SAFETY: the caller guarantees that the handle is valid.
         let sim = &unsafe { handle::get(queue) }?.0.sim;
         let reported = sim.wait(marker, Duration::from_nanos(timeout_ns))?;
         if reported { Ok(()) } else { Err(Failure::not_ready()) }
@@ -102,7 +102,7 @@ pub(crate) unsafe extern "C" fn xsim_queue_preempt(queue: *mut Handle<Queue>, le
         let level = Level::from_number(level.into()).filter(|level| *level > Level::Block);
         let level =
             level.ok_or_else(|| Failure::new(Code::InvalidValue, "the preemption level must be 2 or 3"))?;
-        // SAFETY: the caller guarantees the handle.
+        // SAFETY: the caller guarantees that the handle is valid.
         Ok(unsafe { handle::get(queue) }?.0.sim.preempt(level)?)
     })
 }
@@ -113,6 +113,6 @@ pub(crate) unsafe extern "C" fn xsim_queue_preempt(queue: *mut Handle<Queue>, le
 /// As for [`xsim_queue_device`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_queue_restore(queue: *mut Handle<Queue>) -> Code {
-    // SAFETY: the caller guarantees the handle.
+    // SAFETY: the caller guarantees that the handle is valid.
     to_code(|| Ok(unsafe { handle::get(queue) }?.0.sim.restore()?))
 }

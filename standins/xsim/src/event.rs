@@ -29,7 +29,7 @@ impl Event {
 /// `event` is null or is valid for a write.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_event_create(event: *mut *mut Handle<Event>) -> Code {
-    // SAFETY: the caller guarantees `event`.
+    // SAFETY: the caller guarantees that `event` is valid.
     to_code(|| unsafe { handle::create(event, Event::default()) })
 }
 
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn xsim_event_create(event: *mut *mut Handle<Event>
 /// `event` came from [`xsim_event_create`] and is not used any more.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_event_destroy(event: *mut Handle<Event>) -> Code {
-    // SAFETY: the caller guarantees the handle.
+    // SAFETY: the caller guarantees that the handle is valid.
     to_code(|| unsafe { handle::destroy(event) }.map(drop))
 }
 
@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn xsim_event_record(
     queue: *mut Handle<Queue>,
 ) -> Code {
     to_code(|| {
-        // SAFETY: the caller guarantees both handles.
+        // SAFETY: the caller guarantees that both handles are valid.
         let (event, queue) = unsafe { (handle::get(event)?, handle::get(queue)?) };
         let last_record = (Arc::clone(&queue.0), queue.0.mark()?);
         *event.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(last_record);
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn xsim_event_record(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_event_query(event: *mut Handle<Event>) -> Code {
     to_code(|| {
-        // SAFETY: the caller guarantees the handle.
+        // SAFETY: the caller guarantees that the handle is valid.
         match unsafe { handle::get(event) }?.last_record() {
             Some((queue, marker)) if queue.sim.progress().marker < marker => Err(Failure::not_ready()),
             _ => Ok(()),
@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C" fn xsim_event_query(event: *mut Handle<Event>) -> C
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_event_synchronize(event: *mut Handle<Event>) -> Code {
     to_code(|| {
-        // SAFETY: the caller guarantees the handle.
+        // SAFETY: the caller guarantees that the handle is valid.
         if let Some((queue, marker)) = unsafe { handle::get(event) }?.last_record() {
             while !queue.sim.wait(marker, Duration::from_secs(3600))? {}
         }
@@ -101,7 +101,7 @@ pub(crate) unsafe extern "C" fn xsim_queue_wait_event(
     event: *mut Handle<Event>,
 ) -> Code {
     to_code(|| {
-        // SAFETY: the caller guarantees both handles.
+        // SAFETY: the caller guarantees that both handles are valid.
         let (queue, event) = unsafe { (handle::get(queue)?, handle::get(event)?) };
         match event.last_record() {
             Some((other, marker)) if !Arc::ptr_eq(&other, &queue.0) => {

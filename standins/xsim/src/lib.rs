@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn xsim_open(path: *const c_char, device: *mut *mut
             PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()))
         };
         let opened = Device(open_or_create(&path)?);
-        // SAFETY: the caller guarantees `device`.
+        // SAFETY: the caller guarantees that `device` is valid.
         unsafe { handle::create(device, opened) }
     })
 }
@@ -63,7 +63,7 @@ fn open_or_create(path: &Path) -> Result<SimDevice, Failure> {
 /// `device` came from [`xsim_open`] and was not closed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_close(device: *mut Handle<Device>) -> Code {
-    // SAFETY: the caller guarantees the handle.
+    // SAFETY: the caller guarantees that the handle is valid.
     to_code(|| unsafe { handle::destroy(device) }.map(drop))
 }
 

@@ -38,10 +38,10 @@ pub(crate) unsafe extern "C" fn xsim_queue_create(
     queue: *mut *mut Handle<Queue>,
 ) -> Code {
     to_code(|| {
-        // SAFETY: the caller guarantees the handle.
+        // SAFETY: the caller guarantees that the handle is valid.
         let sim = unsafe { handle::get(device) }?.0.queue()?;
         let inner = Inner { sim };
-        // SAFETY: the caller guarantees `queue`.
+        // SAFETY: the caller guarantees that `queue` is valid.
         unsafe { handle::create(queue, Queue(Arc::new(inner))) }
     })
 }
@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn xsim_queue_create(
 /// `queue` came from [`xsim_queue_create`] and is not used any more.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_queue_destroy(queue: *mut Handle<Queue>) -> Code {
-    // SAFETY: the caller guarantees the handle.
+    // SAFETY: the caller guarantees that the handle is valid.
     to_code(|| unsafe { handle::destroy(queue) }.map(drop))
 }
 
@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn xsim_queue_destroy(queue: *mut Handle<Queue>) ->
 /// `queue` came from [`xsim_queue_create`] and was not destroyed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_launch(queue: *mut Handle<Queue>, length_ns: u64) -> Code {
-    // SAFETY: the caller guarantees the handle.
+    // SAFETY: the caller guarantees that the handle is valid.
     to_code(|| Ok(unsafe { handle::get(queue) }?.0.sim.launch(Duration::from_nanos(length_ns))?))
 }
 
@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn xsim_launch(queue: *mut Handle<Queue>, length_ns
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_synchronize(queue: *mut Handle<Queue>) -> Code {
     to_code(|| {
-        // SAFETY: the caller guarantees the handle.
+        // SAFETY: the caller guarantees that the handle is valid.
         let queue = unsafe { handle::get(queue) }?;
         // Gives a more specific error than synchronizing would.
         queue.0.sim.pending()?;
@@ -88,7 +88,7 @@ pub(crate) unsafe extern "C" fn xsim_synchronize(queue: *mut Handle<Queue>) -> C
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_query(queue: *mut Handle<Queue>) -> Code {
     to_code(|| {
-        // SAFETY: the caller guarantees the handle.
+        // SAFETY: the caller guarantees that the handle is valid.
         let pending = unsafe { handle::get(queue) }?.0.sim.pending()?;
         if pending == 0 { Ok(()) } else { Err(Failure::not_ready()) }
     })
@@ -101,9 +101,9 @@ pub(crate) unsafe extern "C" fn xsim_query(queue: *mut Handle<Queue>) -> Code {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xsim_finished(queue: *mut Handle<Queue>, commands: *mut u64) -> Code {
     to_code(|| {
-        // SAFETY: the caller guarantees the handle.
+        // SAFETY: the caller guarantees that the handle is valid.
         let finished = unsafe { handle::get(queue) }?.0.sim.finished()?;
-        // SAFETY: the caller guarantees `commands`.
+        // SAFETY: the caller guarantees that `commands` is valid.
         unsafe { write_out(commands, finished) }
     })
 }

@@ -1,4 +1,4 @@
-//! AQL queues. A thread for each reads the packets after its doorbell was doorbell_value, and submits them to the device.
+//! AQL queues. A thread for each reads the packets after its doorbell was rung, and submits them to the device.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
