@@ -1,10 +1,10 @@
-# Builds and installs XSched. `cargo` does the building; this lays out what it made.
+# Builds XSched with cargo, and installs it.
 #
 #   make                          builds
-#   sudo make install             installs below PREFIX, /usr/local unless given
+#   sudo make install             installs below PREFIX (default /usr/local)
 #   sudo make uninstall           removes every file that was installed, with the same PREFIX
-#   make deb                      a Debian package in target/
-#   make wheel                    a Python wheel in target/wheels
+#   make deb                      builds a Debian package in target/
+#   make wheel                    builds a Python wheel in target/wheels
 PREFIX ?= /usr/local
 DESTDIR ?=
 PROFILE ?= release
@@ -16,7 +16,7 @@ export PREFIX DESTDIR PROFILE CARGO CARGO_TARGET_DIR
 build:
 	$(CARGO) build --locked --profile $(PROFILE:debug=dev) -p xsched -p xsched-lib
 
-# Builds nothing, so that root's part is to copy files.
+# Does not build, so that root only copies files.
 install:
 	packaging/install
 

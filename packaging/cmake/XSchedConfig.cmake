@@ -1,4 +1,4 @@
-# find_package(XSched) gives XSched::xsched, and the same library by the names of the C++ implementation.
+# find_package(XSched) defines XSched::xsched, and the same library by the names of the original C++ XSched.
 get_filename_component(_xsched_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 foreach(_xsched_name xsched preempt halcuda halhip halopencl)
     if(NOT TARGET XSched::${_xsched_name})
@@ -6,7 +6,7 @@ foreach(_xsched_name xsched preempt halcuda halhip halopencl)
         set_target_properties(XSched::${_xsched_name} PROPERTIES
             IMPORTED_LOCATION "${_xsched_prefix}/lib/lib${_xsched_name}.so"
             IMPORTED_SONAME "libxsched.so.@MAJOR@")
-        # CMake refuses directories that do not exist.
+        # CMake rejects directories that do not exist.
         if(IS_DIRECTORY "${_xsched_prefix}/include")
             set_target_properties(XSched::${_xsched_name} PROPERTIES
                 INTERFACE_INCLUDE_DIRECTORIES "${_xsched_prefix}/include")
