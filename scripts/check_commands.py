@@ -37,6 +37,7 @@ SHELL_WORDS = {"cd", "export", "cc", "ln", "for", "mkdir", "echo"}
 OTHER = {"sudo", "docker", "podman", "kubectl", "systemctl", "git", "dpkg", "apt", "apt-get", "rustup", "bash", "helm", "srun"}
 # Words that stand for something of the reader's.
 PLACEHOLDER = r"(?:^|[\s=:])((?:PID|FILE|NAME|DIR|DIRECTORY|PROGRAM|COMMAND|CRATE|ADDR|PORT|POLICY|PATH/TO/\S+)(?:\.\w+)?)(?=\s|$)"
+SERVICE = r"xsched serve|xserver"
 COMMAND_TIMEOUT_S = 60
 SERVICE_START_TIMEOUT_S = 20
 SCREEN_S = 2
@@ -134,15 +135,17 @@ def action_for(command, classes):
     """What to do with a command: (action, argument)."""
     text = re.sub(r"\s+", " ", command.text)
     for pattern, action, argument in classes:
-        if fnmatch.fnmatchcase(text, re.sub(r"\[", "[[]", pattern)):
+        if text == pattern and not (command.inline and action in ("background", "screen")):
             return action, argument
     program = program_of(text)
     if program in ("xsched", "xcli", "xserver"):
-        words = plain_words(text)
-        if is_synopsis(text) or (command.inline and len(words) == len(text.split()) == 2):
+        if is_synopsis(text) or (command.inline and len(plain_words(text)) == len(text.split()) == 2):
             return "help", ""
         if command.inline and re.fullmatch(r"[a-z ]+ --[a-z-]+", text):
             return "option", text.split()[-1]
+    for pattern, action, argument in classes:
+        if fnmatch.fnmatchcase(text, re.sub(r"\[", "[[]", pattern)):
+            return action, argument
     placeholder = re.search(PLACEHOLDER, text)
     if placeholder:
         return "unclassified", f"`{placeholder[1]}` is a placeholder; give the command to run with the action `as`"
@@ -186,12 +189,12 @@ class Sandbox:
         path = os.pathsep.join([os.path.join(self.directory, "bin"), os.path.join(self.directory, "venv/bin"), build])
         self.environment = dict(
             kept, HOME=os.path.join(self.directory, "home"), XDG_RUNTIME_DIR=os.path.join(self.directory, "run"),
-            XDG_CONFIG_HOME=os.path.join(self.directory, "config"), DESTDIR=os.path.join(self.directory, "root"),
+            XDG_CONFIG_HOME=os.path.join(self.directory, "config"), XSCHED_SOCKET=os.path.join(self.directory, "run/xsched/socket"), DESTDIR=os.path.join(self.directory, "root"),
             PATH=path + os.pathsep + os.environ["PATH"], XSIM_LIBRARY=os.path.join(build, "libxsim.so"),
             XSIM_DEVICE=os.path.join(self.directory, "device"), PYTHONPATH=os.path.join(self.copy, "examples/fake_torch"),
             CARGO_TARGET_DIR=os.path.join(self.copy, "target"),
             PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1", PYTHONDONTWRITEBYTECODE="1", TERM="xterm-256color",
-            DOC_PROGRAM_SECONDS="0.5")
+            DOC_PROGRAM_SECONDS="0.5", COMPRESSION="gzip")
         # The toolchain's directories are in the user's home unless they are set.
         for name, default in (("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")):
             self.environment.setdefault(name, os.path.join(os.path.expanduser("~"), default))
@@ -213,6 +216,8 @@ class Sandbox:
             [ ${{#words[@]}} != 1 ] || words+=(--manifest-path {shlex.quote(ROOT)}/Cargo.toml)
             CARGO_TARGET_DIR={shlex.quote(os.path.dirname(build))} exec {shlex.quote(cargo)} "${{words[@]}}" """)
         self.script("sudo", 'exec "$@"')
+        for name in ("xserver", "xcli"):
+            os.symlink(os.path.join(build, "xsched"), os.path.join(self.directory, "bin", name))
         if shutil.which("curl"):
             self.script("curl", f"exec {shutil.which('curl')} --silent --show-error --fail --retry 20 --retry-connrefused --retry-delay 1 \"$@\"")
         python = os.path.join(self.directory, "venv")
@@ -233,17 +238,17 @@ class Sandbox:
             file.write("#!/usr/bin/env bash\n" + text + "\n")
         os.chmod(path, 0o755)
 
-    def socket(self):
-        return os.path.join(self.directory, "run/xsched/socket")
-
     def start_service(self):
         if self.service is None:
             # `xcli` uses this port unless it is given another.
-            self.service = self.spawn(["xsched", "serve", "--quiet", "--http", "127.0.0.1:50000"])
+            log = os.path.join(self.directory, "service.log")
+            with open(log, "w", encoding="utf-8") as errors:
+                self.service = self.spawn(["xsched", "serve", "--quiet", "--http", "127.0.0.1:50000"], errors=errors)
             end = time.monotonic() + SERVICE_START_TIMEOUT_S
             while subprocess.run(["xsched", "policy"], env=self.environment, capture_output=True).returncode != 0:
                 if time.monotonic() > end:
-                    sys.exit("check_commands: the service does not start")
+                    with open(log, encoding="utf-8") as errors:
+                        sys.exit(f"check_commands: the service does not start: {errors.read().strip()}")
                 time.sleep(0.05)
 
     def stop_service(self):
@@ -271,9 +276,9 @@ class Sandbox:
         while self.children:
             end_group(self.children.pop())
 
-    def spawn(self, words, environment=None):
+    def spawn(self, words, environment=None, errors=subprocess.DEVNULL):
         return subprocess.Popen(words, env=environment or self.environment, cwd=self.copy, start_new_session=True,
-                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
 
     def close(self):
         self.stop_programs()
@@ -304,6 +309,9 @@ def as_script(actions):
     for number, (command, action, argument) in enumerate(actions):
         text = re.sub(r"^(?:sudo\s+)", "sudo ", command.text)
         lines.append(f'echo {number} >"$DOC_STEP"')
+        if action == "background" and re.match(SERVICE, text):
+            # A page that starts the service twice shows two ways to start it.
+            lines += ["finish", 'for pid in ${background[@]+"${background[@]}"}; do wait "$pid" 2>/dev/null || true; done', "background=()"]
         if action == "background":
             lines += [f"{text} & background+=($!)", "sleep 0.7", f'kill -0 $! 2>/dev/null || {{ wait $!; echo "it exited at once"; exit 1; }}']
         elif action == "screen":
@@ -327,7 +335,7 @@ def run_block(sandbox, block, classes):
     if not actions:
         return unclassified
     timeout = COMMAND_TIMEOUT_S * len(actions) + sum(int(argument) for _, action, argument in actions if action == "timeout")
-    if any(action == "background" and re.match(r"xsched serve|xserver", command.text) for command, action, _ in actions):
+    if any(action == "background" and re.match(SERVICE, command.text) for command, action, _ in actions):
         sandbox.stop_service()
     else:
         sandbox.start_service()
