@@ -16,7 +16,8 @@ use super::{compute_unit_mask, kfd};
 
 /// How the queues of a device are stopped.
 pub(super) enum StopMechanism {
-    /// By the kernel driver, which has this id for the GPU; none if the machine has one GPU only.
+    /// By the kernel driver, which has this id for the GPU. If its topology does not list the GPU, none: then the process's
+    /// queues are stopped if all of them are on one GPU.
     Kfd(Option<u32>),
     /// By stall points that read these words, one for each copy of the runtime.
     StallPoints(Vec<&'static StallWord>),

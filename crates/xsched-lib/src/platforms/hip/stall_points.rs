@@ -38,8 +38,7 @@ unsafe impl Sync for StallWord {}
 
 impl StallWord {
     pub(super) fn set_stopped(&self, is_stopped: bool) {
-        // SAFETY: allocated until `forget_word`, after which `device_queues` does not call this. Release: the program's
-        // earlier writes come first.
+        // SAFETY: allocated until `forget_word`, after which `device_queues` does not call this.
         unsafe { &*self.0 }.store(if is_stopped { STALL } else { CONTINUE }, Ordering::Release);
     }
 
