@@ -257,9 +257,11 @@ impl Admitted<'_> {
             return None;
         }
         let mut in_flight = self.launch_path.window.lock();
-        let is_due =
-            self.reservation.take().is_some_and(|place| in_flight.window.launched(place, Nanos::now))
-                || self.needs_marker;
+        let is_due = self
+            .reservation
+            .take()
+            .is_some_and(|reservation| in_flight.window.launched(reservation, Nanos::now))
+            || self.needs_marker;
         if !is_due && !only_this_thread_marks {
             return None;
         }

@@ -48,7 +48,9 @@ impl Device {
         let levels = Capabilities::block_only("the model", "level 1 is tested");
         let capabilities =
             if level == Level::Block { levels } else { levels.with_deactivate(Ok(LevelCost::default())) };
-        Arc::new(Self { capabilities, accepts_launches, state: Mutex::new(State::default()) })
+        // As `HwQueue::set_has_work` requires: a queue has work until the first call.
+        let state = State { has_work: true, ..State::default() };
+        Arc::new(Self { capabilities, accepts_launches, state: Mutex::new(state) })
     }
 
     fn state(&self) -> State {

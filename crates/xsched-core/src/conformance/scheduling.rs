@@ -168,7 +168,8 @@ pub fn throttled_queue_completes_everything<S: Subject>(subject: &S) {
     }
 }
 
-/// Two XQueues on the same hardware queue, created one after the other: neither XQueue mistakes a marker of the other XQueue for its own.
+/// Two queues of type `XQueue` on the same hardware queue, created one after the other: neither mistakes a marker of the other
+/// queue for its own.
 pub fn two_xqueues_on_one_hardware_queue_wait_for_their_own_markers<S: Subject>(subject: &S) {
     const LONG_COMMAND: Duration = Duration::from_millis(20);
     let (first, hw) = controlled_queue(subject, LevelRequest::Auto);
