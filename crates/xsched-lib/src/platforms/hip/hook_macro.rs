@@ -79,6 +79,7 @@ macro_rules! hooks {
                 #[unsafe(no_mangle)]
                 #[unsafe(naked)]
                 pub(super) unsafe extern "C" fn $name() {
+                    #[cfg(target_arch = "x86_64")]
                     ::std::arch::naked_asm!(
                         // Six registers hold arguments. No function of the list has a floating point argument.
                         "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9",
@@ -92,7 +93,25 @@ macro_rules! hooks {
                         "jmp rax",
                         hook = sym hook::$name,
                         select = sym runtime_copies::select_target,
-                    )
+                    );
+                    #[cfg(target_arch = "aarch64")]
+                    ::std::arch::naked_asm!(
+                        // Eight registers hold arguments. No function of the list has a floating point argument.
+                        "stp x29, x30, [sp, #-80]!",
+                        "mov x29, sp",
+                        "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]", "stp x6, x7, [sp, #64]",
+                        // The caller's return address.
+                        "mov x0, x30",
+                        "adrp x1, {hook}",
+                        "add x1, x1, :lo12:{hook}",
+                        "bl {select}",
+                        "mov x16, x0",
+                        "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]", "ldp x4, x5, [sp, #48]", "ldp x6, x7, [sp, #64]",
+                        "ldp x29, x30, [sp], #80",
+                        "br x16",
+                        hook = sym hook::$name,
+                        select = sym runtime_copies::select_target,
+                    );
                 }
             )*
         }
