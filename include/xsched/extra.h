@@ -13,8 +13,8 @@ extern "C" {
 #endif
 
 /**
- * Why the last function of XSched that failed on this thread did, in words; empty if none has.
- * Valid until the next one fails on this thread.
+ * Returns the reason of the last error of XSched on this thread as text; empty if there was none.
+ * The text is valid until the next error on this thread.
  */
 const char *XSchedLastError(void);
 

@@ -13,59 +13,62 @@
 extern "C" {
 #endif
 
-/** The queue does not run at all. */
+/** The queue does not run. */
 #define PRIORITY_NO_EXECUTE (-256)
-/** The least important. */
+/** The lowest priority. */
 #define PRIORITY_MIN (-255)
-/** What a queue has unless told otherwise. */
+/** The priority of a queue without a hint. */
 #define PRIORITY_DEFAULT 0
-/** The most important. */
+/** The highest priority. */
 #define PRIORITY_MAX 255
-/** Percent of the device. */
+/** Percent of the device's time. */
 #define UTILIZATION_MIN 0
 #define UTILIZATION_DEFAULT 100
 #define UTILIZATION_MAX 100
-/** Microseconds of a turn. */
+/** Microseconds of a time slice. */
 #define TIMESLICE_MIN 100
 #define TIMESLICE_DEFAULT 5000
 #define TIMESLICE_MAX 10000000
-/** Counts as TIMESLICE_MAX. */
+/** Stands for TIMESLICE_MAX. */
 #define TIMESLICE_UNLIMITED UINT64_MAX
-/** Takes a laxity back. */
+/** Removes a laxity. */
 #define NO_LAXITY (-1)
-/** Takes a deadline back. */
+/** Removes a deadline. */
 #define NO_DEADLINE (-1)
 
 /**
- * Chooses who schedules the program's XQueues, now and while they run: the program itself, a scheduler inside the
- * process with this policy, or the service, which has its own policy. Hints given before go along.
+ * Selects the scheduler of the program's XQueues, also while they run: the program itself, a scheduler inside the
+ * process with this policy, or the service, which has its own policy. Earlier hints stay in effect.
  */
 XResult XHintSetScheduler(XSchedulerType scheduler, XPolicyType policy);
 
 /**
- * How important the queue is, PRIORITY_MIN to PRIORITY_MAX; with PRIORITY_NO_EXECUTE it does not run at all.
+ * Sets the priority of the queue, PRIORITY_MIN to PRIORITY_MAX. A queue with PRIORITY_NO_EXECUTE does not run.
  *
- * Queues of a program are scheduled together until one of them is given a hint of its own. The service may refuse
- * more than the user is allowed, with kXSchedErrorNotAllowed.
+ * The queues of a program are one task until one of them gets a hint of its own. kXSchedErrorNotAllowed if the service
+ * does not allow the user this priority.
  */
 XResult XHintPriority(XQueueHandle xq, int32_t prio);
 
-/** The queue's share of the device in percent, UTILIZATION_MIN to UTILIZATION_MAX. */
+/** Requests a share of the device for the queue, in percent, UTILIZATION_MIN to UTILIZATION_MAX. */
 XResult XHintUtilization(XQueueHandle xq, int32_t util);
 
 /**
- * The length of a turn in microseconds, TIMESLICE_MIN to TIMESLICE_MAX, for policies that take turns.
- * TIMESLICE_UNLIMITED counts as TIMESLICE_MAX. The service's is changed only where the service allows it.
+ * Sets the time slice in microseconds, TIMESLICE_MIN to TIMESLICE_MAX, for policies with time slices.
+ * TIMESLICE_UNLIMITED stands for TIMESLICE_MAX. The service changes its time slice only if its configuration allows it.
  */
 XResult XHintTimeslice(int64_t ts_us);
 
-/** How long the queue can wait, and its priority before and after; NO_LAXITY takes it back. */
+/**
+ * Sets how long the queue's work can wait, in microseconds, and its priority before and after that time. NO_LAXITY removes
+ * the hint.
+ */
 XResult XHintLaxity(XQueueHandle xq, int64_t lax_us, int32_t lax_prio, int32_t crit_prio);
 
-/** How long the queue may take from the moment it has work, in microseconds; NO_DEADLINE takes it back. */
+/** Sets the deadline of the queue's work in microseconds after the queue becomes busy. NO_DEADLINE removes the hint. */
 XResult XHintDeadline(XQueueHandle xq, int64_t ddl_us);
 
-/** How many queues run at once under kPolicyKEarliestDeadlineFirst, 1 or more. */
+/** Sets how many queues run at once under kPolicyKEarliestDeadlineFirst, at least 1. */
 XResult XHintKDeadline(size_t k);
 
 #ifdef __cplusplus

@@ -23,27 +23,27 @@ typedef uint64_t HwQueueHandle;
 /** A command. 0 is invalid. */
 typedef uint64_t HwCommandHandle;
 
-/** What every function answers. XSchedLastError() has the reason in words. */
+/** The result of every function. XSchedLastError() returns the reason of an error as text. */
 typedef enum {
-    /** It was done. */
+    /** Success. */
     kXSchedSuccess = 0,
-    /** The device or its driver refused. */
+    /** The device or its driver failed. */
     kXSchedErrorHardware = 1,
     /** A null pointer, the handle 0, or a value out of range. */
     kXSchedErrorInvalidValue = 2,
-    /** A handle that is stale, or was never given out. */
+    /** A handle that is stale or was never created. */
     kXSchedErrorNotFound = 3,
-    /** Not now, or not for this user. */
+    /** Not allowed in this state, or for this user. */
     kXSchedErrorNotAllowed = 4,
-    /** The device cannot do it. */
+    /** The device does not support it. */
     kXSchedErrorNotSupported = 5,
-    /** The service answered with something else, or not at all. */
+    /** The service sent an invalid reply, or none. */
     kXSchedErrorBadResponse = 6,
-    /** Something else. */
+    /** Another error. */
     kXSchedErrorUnknown = 999
 } XResult;
 
-/** Whose interface a device is driven through. */
+/** The vendor interface of a device. */
 typedef enum {
     kPlatformUnknown = 0,
     kPlatformVPI = 1,
@@ -55,7 +55,7 @@ typedef enum {
     kPlatformLevelZero = 7
 } XPlatform;
 
-/** What kind of device it is. */
+/** The kind of a device. */
 typedef enum {
     kDeviceTypeUnknown = 0,
     kDeviceTypeCPU = 1,
@@ -66,14 +66,14 @@ typedef enum {
     kDeviceTypeMCA = 6
 } XDeviceType;
 
-/** How much of a queue's work suspending it reaches. */
+/** The preemption level: which work of a queue is stopped when it is suspended. */
 typedef enum {
     kPreemptLevelUnknown = 0,
-    /** Commands that have not been launched. */
+    /** Commands that are not launched. */
     kPreemptLevelBlock = 1,
-    /** Also those that wait in the hardware queue. */
+    /** Also commands that wait in the hardware queue. */
     kPreemptLevelDeactivate = 2,
-    /** Also the one that is running. */
+    /** Also the running command. */
     kPreemptLevelInterrupt = 3,
     kPreemptLevelMax = 4
 } XPreemptLevel;
@@ -81,13 +81,13 @@ typedef enum {
 /** Whether a queue has work. */
 typedef enum {
     kQueueStateUnknown = 0,
-    /** It has none. */
+    /** The queue has no work. */
     kQueueStateIdle = 1,
-    /** It has some, on the device or waiting. */
+    /** The queue has work, on the device or waiting. */
     kQueueStateReady = 2
 } XQueueState;
 
-/** What an XQueue can do. Here every XQueue can do all of it. */
+/** The features of an XQueue. Every XQueue of this implementation has all of them. */
 typedef enum {
     kQueueFeatureNone = 0,
     kQueueFeatureAsyncSubmit = 1,
@@ -102,7 +102,7 @@ typedef enum {
 /** Flags of XQueueCreate. */
 typedef enum {
     kQueueCreateFlagNone = 0,
-    /** XQueueSubmit launches the command itself, and waits while the queue is stopped. */
+    /** XQueueSubmit launches the command on the calling thread, and waits while the queue is suspended. */
     kQueueCreateFlagBlockingSubmit = 1,
     kQueueCreateFlagMaskAll = -1
 } XQueueCreateFlag;
@@ -110,9 +110,9 @@ typedef enum {
 /** Flags of XQueueSuspend. */
 typedef enum {
     kQueueSuspendFlagNone = 0,
-    /** Then waits for what is on the device already. */
+    /** Afterwards, waits for the work that is on the device. */
     kQueueSuspendFlagSyncHwQueue = 1,
-    /** Before, waits for what was submitted. */
+    /** Before, waits for the submitted commands. */
     kQueueSuspendFlagWaitAll = 2,
     /** Before, waits until the queue is idle. */
     kQueueSuspendFlagWaitIdle = 4,
@@ -122,24 +122,24 @@ typedef enum {
 /** Flags of XQueueResume. */
 typedef enum {
     kQueueResumeFlagNone = 0,
-    /** Discards the commands that wait in the queue. */
+    /** Drops the commands that wait in the queue. */
     kQueueResumeFlagDropCommands = 1,
     kQueueResumeFlagMaskAll = -1
 } XQueueResumeFlag;
 
-/** Who schedules the program's XQueues. */
+/** The scheduler of the program's XQueues. */
 typedef enum {
     kSchedulerUnknown = 0,
-    /** The program, and nobody else. */
+    /** The program itself. */
     kSchedulerAppManaged = 1,
     /** A scheduler inside the process. */
     kSchedulerLocal = 2,
-    /** The service, together with all other programs. */
+    /** The service, which schedules all programs. */
     kSchedulerGlobal = 3,
     kSchedulerMax = 4
 } XSchedulerType;
 
-/** How a local scheduler decides. */
+/** The policy of a local scheduler. */
 typedef enum {
     kPolicyUnknown = 0,
     kPolicyHighestPriorityFirst = 1,

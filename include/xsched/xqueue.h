@@ -13,80 +13,80 @@ extern "C" {
 #endif
 
 /**
- * Makes an XQueue on a hardware queue. From now on launches on the vendor's queue are under control.
+ * Creates an XQueue on a hardware queue. From then on, launches on the vendor's queue are scheduled.
  *
- * `level` is one of XPreemptLevel; one the device lacks is answered with kXSchedErrorNotSupported. `flags` is made
- * of XQueueCreateFlag. A hardware queue has one XQueue at most: a second is answered with kXSchedErrorNotAllowed.
+ * `level` is one of XPreemptLevel; kXSchedErrorNotSupported if the device lacks it. `flags` combines values of
+ * XQueueCreateFlag. A hardware queue has at most one XQueue: kXSchedErrorNotAllowed if it has one.
  */
 XResult XQueueCreate(XQueueHandle *xq, HwQueueHandle hwq, int64_t level, int64_t flags);
 
 /**
- * Destroys an XQueue. What waits in it is launched first, whether it was suspended or not, and none of its commands
- * runs when this returns. The hardware queue goes on without control.
+ * Destroys an XQueue. Its waiting commands are launched first, also if it is suspended, and no command function runs
+ * when this returns. The hardware queue continues unscheduled.
  */
 XResult XQueueDestroy(XQueueHandle xq);
 
-/** Finds the XQueue of a hardware queue; kXSchedErrorNotFound if it has none. */
+/** Returns the XQueue of a hardware queue; kXSchedErrorNotFound if it has none. */
 XResult XQueueGet(XQueueHandle *xq, HwQueueHandle hwq);
 
-/** Changes how deep the queue is stopped when it is suspended, also while it is. */
+/** Changes the preemption level of the queue, also while it is suspended. */
 XResult XQueueSetPreemptLevel(XQueueHandle xq, XPreemptLevel level);
 
 /**
- * Changes how many commands may be in flight (1 to 65536) and after how many the device is asked how far it is
- * (1 to `threshold`). What is in flight already stays there.
+ * Sets how many commands may be in flight (1 to 65536), and after how many commands a marker is placed (1 to
+ * `threshold`). Commands that are in flight are not affected.
  */
 XResult XQueueSetLaunchConfig(XQueueHandle xq, int64_t threshold, int64_t batch_size);
 
 /**
- * Hands over a command, to be launched when it is its turn. Commands of a queue are launched in the order they
- * were submitted. Returns at once, but for two cases: with kQueueCreateFlagBlockingSubmit it is launched here,
- * and with some thousand commands waiting in a queue that is not suspended it waits for room.
+ * Submits a command. Commands of a queue are launched in the order of submission. The function returns at once, with
+ * two exceptions: with kQueueCreateFlagBlockingSubmit it launches the command on the calling thread, and if
+ * thousands of commands wait in a queue that is not suspended, it waits for room.
  */
 XResult XQueueSubmit(XQueueHandle xq, HwCommandHandle cmd);
 
 /**
- * Dependencies until a command that was submitted to this queue has completed on the device, and answers what its
- * function answered. kXSchedErrorNotFound if it was dropped, or never submitted here.
+ * Waits until a command that was submitted to this queue has completed on the device, and returns the result of its
+ * function. kXSchedErrorNotFound if it was dropped, or not submitted to this queue.
  */
 XResult XQueueWait(XQueueHandle xq, HwCommandHandle cmd);
 
-/** Dependencies until everything that was submitted or launched so far has completed on the device. */
+/** Waits until everything that was submitted or launched so far has completed on the device. */
 XResult XQueueWaitAll(XQueueHandle xq);
 
-/** Whether the queue has work: kQueueStateReady or kQueueStateIdle. */
+/** Returns whether the queue has work: kQueueStateReady or kQueueStateIdle. */
 XResult XQueueQuery(XQueueHandle xq, XQueueState *state);
 
 /**
- * Stops new launches at once, and what is on the device as deep as the level reaches. May be repeated. `flags` is
- * made of XQueueSuspendFlag.
+ * Suspends the queue: holds new launches at once, and preempts work on the device according to the preemption level.
+ * Suspending a suspended queue has no effect. `flags` combines values of XQueueSuspendFlag.
  */
 XResult XQueueSuspend(XQueueHandle xq, int64_t flags);
 
-/** Lets launches go on where they were stopped. May be repeated. `flags` is made of XQueueResumeFlag. */
+/** Resumes the queue. Resuming a queue that is not suspended has no effect. `flags` combines values of XQueueResumeFlag. */
 XResult XQueueResume(XQueueHandle xq, int64_t flags);
 
-/** How many commands wait in the queue or are in flight, as far as they are counted. */
+/** Returns how many commands wait in the queue or are in flight, as far as they are counted. */
 XResult XQueueProfileHwCommandCount(XQueueHandle xq, int64_t *count);
 
-/** Forgets a hardware queue. Its XQueue has to be destroyed before; the vendor's queue is not touched. */
+/** Destroys the handle of a hardware queue. Its XQueue has to be destroyed first. The vendor's queue is not changed. */
 XResult HwQueueDestroy(HwQueueHandle hwq);
 
-/** Calls a command's function for this hardware queue, at once and on this thread, and answers what it answers. */
+/** Calls a command's function for this hardware queue, at once and on this thread, and returns its result. */
 XResult HwQueueLaunch(HwQueueHandle hwq, HwCommandHandle cmd);
 
-/** Dependencies until the device has finished everything that was launched on the hardware queue. */
+/** Waits until everything that was launched on the hardware queue has completed. */
 XResult HwQueueSynchronize(HwQueueHandle hwq);
 
 /**
- * Makes a command of a function, to be called with the hardware queue it is to launch on, and with `data`.
+ * Creates a command from a function, which is called with the hardware queue to launch on and with `data`.
  *
- * The function is called on a thread of XSched's, or of the program's if the XQueue was created with
- * kQueueCreateFlagBlockingSubmit. It must not throw. A command may be submitted again, also while it waits.
+ * The function is called on a thread of XSched, or on the submitting thread if the XQueue was created with
+ * kQueueCreateFlagBlockingSubmit. It must not throw. A command may be submitted again, also while it is waiting.
  */
 XResult HwCommandCreateCallback(HwCommandHandle *cmd, XResult (*launch)(HwQueueHandle hwq, void *data), void *data);
 
-/** Forgets a command. If it was submitted and waits, it is launched all the same: keep `data` until then. */
+/** Destroys a command. A submission that is waiting is still launched: keep `data` until then. */
 XResult HwCommandDestroy(HwCommandHandle cmd);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 //! The vendor-independent parts of a hook.
 //!
 //! ```text
-//!   program calls f ──► hook f ──► outermost hook? ──no──► real f        calls inside the vendor's library, and ours
+//!   program calls f ──► hook f ──► outermost hook? ──no──► real f        calls made inside a hook
 //!                                       │yes
 //!                                       ▼
 //!                            [`forward_once`]: decide, wait, call real f, record

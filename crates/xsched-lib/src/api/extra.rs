@@ -1,12 +1,12 @@
-//! What the reference does not have.
+//! Functions that the original C++ XSched lacks.
 
 use std::ffi::c_char;
 
 use super::failure;
 
-/// Why the last function of XSched that failed on this thread did, in words; empty if none has.
+/// Returns the reason of the last error of XSched on this thread as text; empty if there was none.
 ///
-/// Valid until the next one fails on this thread.
+/// The text is valid until the next error on this thread.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn XSchedLastError() -> *const c_char {
     failure::last()
@@ -18,7 +18,7 @@ pub(crate) const FUNCTIONS: &[super::header::Function] = &[super::header::Functi
     name: "XSchedLastError",
     arguments: &[],
     about: &[
-        "Why the last function of XSched that failed on this thread did, in words; empty if none has.",
-        "Valid until the next one fails on this thread.",
+        "Returns the reason of the last error of XSched on this thread as text; empty if there was none.",
+        "The text is valid until the next error on this thread.",
     ],
 }];

@@ -1,5 +1,5 @@
-//! What functions answer when they fail: a code, and the reason in words.
-#![allow(clippy::needless_pass_by_value, reason = "reasons are made for this, and used once")]
+//! Errors of the C interface: a code, and the reason as text.
+#![allow(clippy::needless_pass_by_value, reason = "a reason is created for one error")]
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -14,14 +14,14 @@ use super::types::{
     kXSchedErrorNotFound, kXSchedErrorNotSupported, kXSchedErrorUnknown, kXSchedSuccess,
 };
 
-/// Why something was not done.
+/// Why a function failed.
 pub(crate) struct Failure {
     code: XResult,
     why: String,
 }
 
-/// Done, or why not.
-pub(crate) type Answer<T = ()> = Result<T, Failure>;
+/// The result of a function of the C interface.
+pub(crate) type ApiResult<T = ()> = Result<T, Failure>;
 
 impl Failure {
     pub(crate) fn invalid(why: impl ToString) -> Self {
@@ -44,9 +44,9 @@ impl Failure {
         Self { code: kXSchedErrorUnknown, why: why.to_string() }
     }
 
-    /// A function of the program's that answered with this code.
+    /// The function of a command returned this code.
     pub(crate) fn of_callback(code: XResult) -> Self {
-        Self { code, why: format!("the command's own function answered {code}") }
+        Self { code, why: format!("the command's function returned {code}") }
     }
 
     #[cfg(test)]
@@ -54,9 +54,9 @@ impl Failure {
         self.code
     }
 
-    /// The program has begun to end.
-    pub(crate) fn over() -> Self {
-        Self::not_allowed("the program is ending: nothing is scheduled any more")
+    /// The process is exiting.
+    pub(crate) fn process_exiting() -> Self {
+        Self::not_allowed("the process is exiting: nothing is scheduled any more")
     }
 }
 
@@ -121,13 +121,13 @@ impl From<HintFailure> for Failure {
     }
 }
 
-/// Does what a function is for and answers with its code. A fault of ours is an error like any other.
+/// Calls the implementation of a function, and returns its code. A panic is an error like any other.
 #[inline]
-pub(crate) fn answer(function: &'static str, work: impl FnOnce() -> Answer) -> XResult {
+pub(crate) fn to_code(function: &'static str, work: impl FnOnce() -> ApiResult) -> XResult {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => kXSchedSuccess,
-        Ok(Err(failure)) => note(function, &failure),
-        Err(_) => note(function, &Failure::unknown("a fault of xsched's own")),
+        Ok(Err(failure)) => record(function, &failure),
+        Err(_) => record(function, &Failure::unknown("internal error of XSched")),
     }
 }
 
@@ -136,10 +136,10 @@ thread_local! {
 }
 
 #[cold]
-fn note(function: &str, failure: &Failure) -> XResult {
+fn record(function: &str, failure: &Failure) -> XResult {
     let line = format!("{function}: {}", failure.why);
     report(Severity::Debug, format_args!("{line}"));
-    // A thread that is ending asks no more.
+    // A thread that is ending does not read it.
     let _ = LAST.try_with(|last| {
         if let (Ok(mut last), Ok(line)) = (last.try_borrow_mut(), CString::new(line)) {
             *last = line;
@@ -148,7 +148,7 @@ fn note(function: &str, failure: &Failure) -> XResult {
     failure.code
 }
 
-/// What [`note`] noted last on this thread.
+/// The text of the last error on this thread.
 pub(crate) fn last() -> *const c_char {
     LAST.try_with(|last| last.try_borrow().map_or(c"".as_ptr(), |last| last.as_ptr())).unwrap_or(c"".as_ptr())
 }

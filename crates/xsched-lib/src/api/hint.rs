@@ -1,10 +1,10 @@
-//! Hints: what the program tells its scheduler. Each counts when its function returns.
+//! Hints of the program for the scheduler. A hint is in effect when its function returns.
 
 use xsched_core::Timeslice;
 use xsched_ipc::protocol::HintRequest;
 use xsched_policy::POLICIES;
 
-use super::failure::{Answer, Failure};
+use super::failure::{ApiResult, Failure};
 use super::types::{
     TIMESLICE_MAX, XPolicyType, XQueueHandle, XSchedulerType, int32_t, int64_t, kSchedulerAppManaged,
     kSchedulerGlobal, kSchedulerLocal, size_t,
@@ -13,38 +13,39 @@ use super::{api, xqueue};
 use crate::runtime::{Runtime, runtime_for_api};
 
 api! {
-    /// Chooses who schedules the program's XQueues, now and while they run: the program itself, a scheduler inside the
-    /// process with this policy, or the service, which has its own policy. Hints given before go along.
+    /// Selects the scheduler of the program's XQueues, also while they run: the program itself, a scheduler inside the
+    /// process with this policy, or the service, which has its own policy. Earlier hints stay in effect.
     fn XHintSetScheduler(scheduler: XSchedulerType, policy: XPolicyType) = set_scheduler;
 
-    /// How important the queue is, PRIORITY_MIN to PRIORITY_MAX; with PRIORITY_NO_EXECUTE it does not run at all.
+    /// Sets the priority of the queue, PRIORITY_MIN to PRIORITY_MAX. A queue with PRIORITY_NO_EXECUTE does not run.
     ///
-    /// Queues of a program are scheduled together until one of them is given a hint of its own. The service may refuse
-    /// more than the user is allowed, with kXSchedErrorNotAllowed.
+    /// The queues of a program are one task until one of them gets a hint of its own. kXSchedErrorNotAllowed if the service
+    /// does not allow the user this priority.
     fn XHintPriority(xq: XQueueHandle, prio: int32_t) = priority;
 
-    /// The queue's share of the device in percent, UTILIZATION_MIN to UTILIZATION_MAX.
+    /// Requests a share of the device for the queue, in percent, UTILIZATION_MIN to UTILIZATION_MAX.
     fn XHintUtilization(xq: XQueueHandle, util: int32_t) = share;
 
-    /// The length of a turn in microseconds, TIMESLICE_MIN to TIMESLICE_MAX, for policies that take turns.
-    /// TIMESLICE_UNLIMITED counts as TIMESLICE_MAX. The service's is changed only where the service allows it.
+    /// Sets the time slice in microseconds, TIMESLICE_MIN to TIMESLICE_MAX, for policies with time slices.
+    /// TIMESLICE_UNLIMITED stands for TIMESLICE_MAX. The service changes its time slice only if its configuration allows it.
     fn XHintTimeslice(ts_us: int64_t) = timeslice;
 
-    /// How long the queue can wait, and its priority before and after; NO_LAXITY takes it back.
+    /// Sets how long the queue's work can wait, in microseconds, and its priority before and after that time. NO_LAXITY removes
+    /// the hint.
     fn XHintLaxity(xq: XQueueHandle, lax_us: int64_t, lax_prio: int32_t, crit_prio: int32_t) = laxity;
 
-    /// How long the queue may take from the moment it has work, in microseconds; NO_DEADLINE takes it back.
+    /// Sets the deadline of the queue's work in microseconds after the queue becomes busy. NO_DEADLINE removes the hint.
     fn XHintDeadline(xq: XQueueHandle, ddl_us: int64_t) = deadline;
 
-    /// How many queues run at once under kPolicyKEarliestDeadlineFirst, 1 or more.
+    /// Sets how many queues run at once under kPolicyKEarliestDeadlineFirst, at least 1.
     fn XHintKDeadline(k: size_t) = k_deadline;
 }
 
-fn runtime() -> Answer<&'static Runtime> {
-    runtime_for_api().ok_or_else(Failure::over)
+fn runtime() -> ApiResult<&'static Runtime> {
+    runtime_for_api().ok_or_else(Failure::process_exiting)
 }
 
-fn set_scheduler(scheduler: XSchedulerType, policy: XPolicyType) -> Answer {
+fn set_scheduler(scheduler: XSchedulerType, policy: XPolicyType) -> ApiResult {
     let client = runtime()?.client();
     match scheduler {
         kSchedulerAppManaged => client.use_no_scheduler(),
@@ -70,36 +71,36 @@ fn set_scheduler(scheduler: XSchedulerType, policy: XPolicyType) -> Answer {
     Ok(())
 }
 
-fn hint(xq: XQueueHandle, hint_request: &HintRequest) -> Answer {
-    Ok(xqueue::get(xq)?.joined().hint(hint_request)?)
+fn hint(xq: XQueueHandle, hint_request: &HintRequest) -> ApiResult {
+    Ok(xqueue::get(xq)?.scheduled().hint(hint_request)?)
 }
 
-fn priority(xq: XQueueHandle, prio: int32_t) -> Answer {
+fn priority(xq: XQueueHandle, prio: int32_t) -> ApiResult {
     hint(xq, &HintRequest { priority: Some(prio.into()), ..HintRequest::default() })
 }
 
-fn share(xq: XQueueHandle, util: int32_t) -> Answer {
+fn share(xq: XQueueHandle, util: int32_t) -> ApiResult {
     hint(xq, &HintRequest { share: Some(util.into()), ..HintRequest::default() })
 }
 
-fn laxity(xq: XQueueHandle, lax_us: int64_t, lax_prio: int32_t, crit_prio: int32_t) -> Answer {
+fn laxity(xq: XQueueHandle, lax_us: int64_t, lax_prio: int32_t, crit_prio: int32_t) -> ApiResult {
     hint(
         xq,
         &HintRequest { laxity: Some((lax_us, lax_prio.into(), crit_prio.into())), ..HintRequest::default() },
     )
 }
 
-fn deadline(xq: XQueueHandle, ddl_us: int64_t) -> Answer {
+fn deadline(xq: XQueueHandle, ddl_us: int64_t) -> ApiResult {
     hint(xq, &HintRequest { deadline_us: Some(ddl_us), ..HintRequest::default() })
 }
 
-fn timeslice(ts_us: int64_t) -> Answer {
+fn timeslice(ts_us: int64_t) -> ApiResult {
     let unlimited = ts_us == u64::MAX.cast_signed();
     let timeslice = Timeslice::from_micros(if unlimited { TIMESLICE_MAX } else { ts_us })?;
     Ok(runtime()?.client().configure(|params| params.timeslice = timeslice)?)
 }
 
-fn k_deadline(k: size_t) -> Answer {
+fn k_deadline(k: size_t) -> ApiResult {
     if k == 0 {
         return Err(Failure::invalid("k 0 is out of range: allowed is 1 and more"));
     }

@@ -1,4 +1,4 @@
-//! Hardware queues as programs hand them to us: a vendor's stream behind a handle.
+//! Hardware queues: the handles that programs create for vendors' queues.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,22 +7,22 @@ use xsched_ipc::ScheduledQueue;
 
 use super::api;
 use super::command;
-use super::failure::{Answer, Failure};
-use super::handles::{Kind, no_place, put, unknown};
+use super::failure::{ApiResult, Failure};
+use super::handles::{HandleKind, null_result_pointer, unknown_handle, write_result};
 use super::types::{HwCommandHandle, HwQueueHandle, kXSchedSuccess};
 use crate::runtime::{Runtime, existing_runtime, runtime_for_api};
 use crate::tracked_queue::{ApiQueue, VendorQueue};
 
-/// One hardware queue that the program has shown us.
+/// A hardware queue for which the program has created a handle.
 pub(crate) struct HwQueue {
-    /// What the platform tells it from others by.
+    /// The key under which it is tracked.
     pub(super) key: usize,
     pub(super) hw: Arc<dyn VendorQueue>,
-    /// The XQueue the program made on it, by its handle.
+    /// The handle of its XQueue, if the program has created one.
     queue: Mutex<Option<u64>>,
 }
 
-impl Kind for HwQueue {
+impl HandleKind for HwQueue {
     const NUMBER: u64 = 1;
     const NAME: &'static str = "hardware queue";
 }
@@ -33,93 +33,93 @@ impl HwQueue {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its XQueue, whoever made it.
-    fn joined(&self, runtime: &Runtime) -> Option<Arc<ScheduledQueue>> {
+    /// Its XQueue, created by the program or by the hooks.
+    fn scheduled(&self, runtime: &Runtime) -> Option<Arc<ScheduledQueue>> {
         let own = (*self.queue()).and_then(|handle| runtime.handles().queues.get(handle).ok());
-        own.map(|queue| Arc::clone(queue.joined())).or_else(|| runtime.scheduled_queue(self.key))
+        own.map(|queue| Arc::clone(queue.scheduled())).or_else(|| runtime.scheduled_queue(self.key))
     }
 }
 
 /// The hardware queue behind a handle.
-pub(super) fn get(hwq: HwQueueHandle) -> Answer<(&'static Runtime, Arc<HwQueue>)> {
-    let runtime = existing_runtime().ok_or_else(|| unknown::<HwQueue>(hwq))?;
+pub(super) fn get(hwq: HwQueueHandle) -> ApiResult<(&'static Runtime, Arc<HwQueue>)> {
+    let runtime = existing_runtime().ok_or_else(|| unknown_handle::<HwQueue>(hwq))?;
     Ok((runtime, runtime.handles().hw_queues.get(hwq)?))
 }
 
-/// Makes a vendor's queue known. One that is known already keeps its handle.
-pub(crate) fn create_hw_queue(hwq: *mut HwQueueHandle, find: impl FnOnce() -> Option<ApiQueue>) -> Answer {
+/// Creates the handle of a vendor's queue. A queue that has a handle keeps it.
+pub(crate) fn create_hw_queue(hwq: *mut HwQueueHandle, find: impl FnOnce() -> Option<ApiQueue>) -> ApiResult {
     if hwq.is_null() {
-        return Err(no_place());
+        return Err(null_result_pointer());
     }
-    let runtime = runtime_for_api().ok_or_else(Failure::over)?;
-    // What the vendor's library does among its own functions is none of our business.
+    let runtime = runtime_for_api().ok_or_else(Failure::process_exiting)?;
+    // The calls of `find` to the vendor's library pass no hook.
     let _outermost = OutermostHook::enter();
-    let ApiQueue { key, open } = find().ok_or_else(not_usable)?;
-    let mut known = runtime.handles().known();
-    let handle = if let Some(handle) = known.get(&key) {
+    let ApiQueue { key, open } = find().ok_or_else(unusable_queue)?;
+    let mut by_key = runtime.handles().by_key();
+    let handle = if let Some(handle) = by_key.get(&key) {
         *handle
     } else {
-        let hw = runtime.track_for_api(key, open).ok_or_else(not_usable)?;
+        let hw = runtime.track_for_api(key, open).ok_or_else(unusable_queue)?;
         let (handle, _) =
             runtime.handles().hw_queues.insert(|_| HwQueue { key, hw, queue: Mutex::default() });
-        known.insert(key, handle);
+        by_key.insert(key, handle);
         handle
     };
-    // SAFETY: the program vouches for `hwq`.
-    unsafe { put(hwq, handle) }
+    // SAFETY: the program guarantees that `hwq` may be written.
+    unsafe { write_result(hwq, handle) }
 }
 
-/// Finds the handle of a queue that was made known.
-pub(crate) fn find_hw_queue(hwq: *mut HwQueueHandle, find: impl FnOnce() -> Option<ApiQueue>) -> Answer {
+/// Returns the handle of a vendor's queue.
+pub(crate) fn find_hw_queue(hwq: *mut HwQueueHandle, find: impl FnOnce() -> Option<ApiQueue>) -> ApiResult {
     if hwq.is_null() {
-        return Err(no_place());
+        return Err(null_result_pointer());
     }
-    let runtime = existing_runtime().ok_or_else(never_made)?;
+    let runtime = existing_runtime().ok_or_else(no_hw_queue)?;
     let _outermost = OutermostHook::enter();
-    let ApiQueue { key, .. } = find().ok_or_else(not_usable)?;
-    let handle = runtime.handles().known().get(&key).copied().ok_or_else(never_made)?;
-    // SAFETY: the program vouches for `hwq`.
-    unsafe { put(hwq, handle) }
+    let ApiQueue { key, .. } = find().ok_or_else(unusable_queue)?;
+    let handle = runtime.handles().by_key().get(&key).copied().ok_or_else(no_hw_queue)?;
+    // SAFETY: the program guarantees that `hwq` may be written.
+    unsafe { write_result(hwq, handle) }
 }
 
-fn not_usable() -> Failure {
+fn unusable_queue() -> Failure {
     Failure::invalid(
-        "the vendor's library cannot be asked about this queue: it is none, its library is not loaded, \
-         or its context is not current on this thread",
+        "the vendor's library does not accept this queue: the handle is invalid, the library is not loaded, \
+         or the queue's context is not current on this thread",
     )
 }
 
-fn never_made() -> Failure {
-    Failure::not_found("no hardware queue was created for this one")
+fn no_hw_queue() -> Failure {
+    Failure::not_found("no hardware queue was created for this queue of the vendor")
 }
 
 api! {
-    /// Forgets a hardware queue. Its XQueue has to be destroyed before; the vendor's queue is not touched.
+    /// Destroys the handle of a hardware queue. Its XQueue has to be destroyed first. The vendor's queue is not changed.
     fn HwQueueDestroy(hwq: HwQueueHandle) = destroy;
 
-    /// Calls a command's function for this hardware queue, at once and on this thread, and answers what it answers.
+    /// Calls a command's function for this hardware queue, at once and on this thread, and returns its result.
     fn HwQueueLaunch(hwq: HwQueueHandle, cmd: HwCommandHandle) = launch;
 
-    /// Dependencies until the device has finished everything that was launched on the hardware queue.
+    /// Waits until everything that was launched on the hardware queue has completed.
     fn HwQueueSynchronize(hwq: HwQueueHandle) = synchronize;
 }
 
-fn destroy(hwq: HwQueueHandle) -> Answer {
+fn destroy(hwq: HwQueueHandle) -> ApiResult {
     let (runtime, hw_queue) = get(hwq)?;
-    let mut known = runtime.handles().known();
+    let mut by_key = runtime.handles().by_key();
     if hw_queue.queue().is_some() {
-        return Err(Failure::not_allowed("it has an XQueue: destroy that first"));
+        return Err(Failure::not_allowed("the hardware queue has an XQueue: destroy the XQueue first"));
     }
     runtime.handles().hw_queues.remove(hwq)?;
-    if known.get(&hw_queue.key) == Some(&hwq) {
-        known.remove(&hw_queue.key);
+    if by_key.get(&hw_queue.key) == Some(&hwq) {
+        by_key.remove(&hw_queue.key);
     }
-    drop(known);
+    drop(by_key);
     runtime.untrack_unless_scheduled(hw_queue.key);
     Ok(())
 }
 
-fn launch(hwq: HwQueueHandle, cmd: HwCommandHandle) -> Answer {
+fn launch(hwq: HwQueueHandle, cmd: HwCommandHandle) -> ApiResult {
     get(hwq)?;
     match command::get(cmd)?.call(hwq) {
         kXSchedSuccess => Ok(()),
@@ -127,10 +127,10 @@ fn launch(hwq: HwQueueHandle, cmd: HwCommandHandle) -> Answer {
     }
 }
 
-fn synchronize(hwq: HwQueueHandle) -> Answer {
+fn synchronize(hwq: HwQueueHandle) -> ApiResult {
     let (runtime, hw_queue) = get(hwq)?;
     let _outermost = OutermostHook::enter();
-    match hw_queue.joined(runtime) {
+    match hw_queue.scheduled(runtime) {
         Some(queue) => queue.launch_path().synchronized(|| hw_queue.hw.synchronize())?,
         None => hw_queue.hw.synchronize()?,
     }

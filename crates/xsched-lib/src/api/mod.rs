@@ -1,16 +1,16 @@
-//! The C interface: that of the reference, so that programs written for it run with this library.
+//! The C interface: that of the original C++ XSched, so that programs written for it run with this library.
 //!
-//! * [`types`]: the types, values and limits, as the headers have them.
-//! * [`handles`]: the numbers that programs know queues and commands by, checked whenever one comes back.
-//! * [`xqueue`], [`hwqueue`], [`command`], [`hint`]: the functions, by what they are about.
-//! * [`failure`]: what a function answers, and the words that go with it.
-//! * [`extra`]: what the reference does not have.
-//! * `header`: prints the headers in `include/xsched` from all of these; a test compares them.
+//! * [`types`]: the types, values and limits of the headers.
+//! * [`handles`]: the handles of queues and commands, checked in every call.
+//! * [`xqueue`], [`hwqueue`], [`command`], [`hint`]: the functions. The functions of a platform are in its directory.
+//! * [`failure`]: error codes and texts.
+//! * [`extra`]: functions that the original lacks.
+//! * `header`: prints the headers in `include/xsched`; a test compares them.
 //!
-//! Nothing here ends the program: a null pointer, a handle that is none, a value out of range and a fault of ours are all
-//! answered with a code. A program may call any of it from any thread, with the library preloaded or merely linked.
+//! No function ends the program: a null pointer, an invalid handle, a value out of range and a panic are returned as a code.
+//! Every function may be called from any thread, with the library preloaded or linked.
 
-#![allow(non_upper_case_globals, reason = "C's names")]
+#![allow(non_upper_case_globals, reason = "names of C")]
 
 mod command;
 mod extra;
@@ -29,25 +29,24 @@ pub(crate) use header::PlatformHeader;
 pub(crate) use hwqueue::{create_hw_queue, find_hw_queue};
 pub(crate) use types::HwQueueHandle;
 
-/// Exports functions of the C interface, and notes them for the headers.
+/// Exports functions of the C interface, and lists them for the headers.
 ///
 /// ```text
 /// api! {
-///     /// What it does, as the header says it.
+///     /// The comment in the header.
 ///     fn XQueueDestroy(xq: XQueueHandle) = destroy;
 /// }
 /// ```
-/// Each answers with an `XResult` made of what the function of ours answers: nothing, or why not. A panic is answered with
-/// an error.
+/// Each returns the `XResult` of its implementation, which returns nothing or a [`failure::Failure`]. A panic becomes an error.
 macro_rules! api {
-    ( $( $(#[doc = $doc:literal])* fn $name:ident($($argument:ident: $kind:ty),*) = $ours:expr; )* ) => {
+    ( $( $(#[doc = $doc:literal])* fn $name:ident($($argument:ident: $kind:ty),*) = $implementation:expr; )* ) => {
         $(
             $(#[doc = $doc])*
-            #[allow(clippy::doc_markdown, reason = "the headers have the same words")]
+            #[allow(clippy::doc_markdown, reason = "the headers have the same text")]
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C" fn $name($($argument: $kind),*) -> crate::api::types::XResult {
-                #[allow(clippy::redundant_closure_call, reason = "a function may be a closure over the arguments")]
-                crate::api::failure::answer(stringify!($name), || ($ours)($($argument),*))
+                #[allow(clippy::redundant_closure_call, reason = "the implementation may be a closure")]
+                crate::api::failure::to_code(stringify!($name), || ($implementation)($($argument),*))
             }
         )*
 

@@ -1,7 +1,7 @@
-//! The types, values and limits of the C interface. Names and numbers are the reference's.
-#![allow(non_camel_case_types, non_upper_case_globals, reason = "C's names")]
-#![allow(clippy::doc_markdown, reason = "the headers have the same words")]
-#![allow(dead_code, reason = "the headers have them all, whether we use them or not")]
+//! The types, values and limits of the C interface. Names and numbers are those of the original C++ XSched.
+#![allow(non_camel_case_types, non_upper_case_globals, reason = "names of C")]
+#![allow(clippy::doc_markdown, reason = "the headers have the same text")]
+#![allow(dead_code, reason = "the headers have all of them")]
 
 use std::ffi::c_void;
 
@@ -13,10 +13,10 @@ pub(crate) type XQueueHandle = u64;
 pub(crate) type HwQueueHandle = u64;
 pub(crate) type HwCommandHandle = u64;
 
-/// A command's function; none if it is null.
+/// The function of a command, or null.
 pub(crate) type Launch = Option<unsafe extern "C" fn(hwq: HwQueueHandle, data: *mut c_void) -> XResult>;
 
-/// Defines C's enums: a number each, and the names of its values. C's own type has 32 bits, whatever is put into it.
+/// Defines C enums: an integer type each, and constants. An enum of C has 32 bits.
 macro_rules! enums {
     ( $( $(#[doc = $about:literal])* $name:ident { $( $(#[doc = $doc:literal])* $value:ident = $number:literal, )* } )* ) => {
         $(
@@ -38,26 +38,26 @@ macro_rules! enums {
 }
 
 enums! {
-    /// What every function answers. XSchedLastError() has the reason in words.
+    /// The result of every function. XSchedLastError() returns the reason of an error as text.
     XResult {
-        /// It was done.
+        /// Success.
         kXSchedSuccess = 0,
-        /// The device or its driver refused.
+        /// The device or its driver failed.
         kXSchedErrorHardware = 1,
         /// A null pointer, the handle 0, or a value out of range.
         kXSchedErrorInvalidValue = 2,
-        /// A handle that is stale, or was never given out.
+        /// A handle that is stale or was never created.
         kXSchedErrorNotFound = 3,
-        /// Not now, or not for this user.
+        /// Not allowed in this state, or for this user.
         kXSchedErrorNotAllowed = 4,
-        /// The device cannot do it.
+        /// The device does not support it.
         kXSchedErrorNotSupported = 5,
-        /// The service answered with something else, or not at all.
+        /// The service sent an invalid reply, or none.
         kXSchedErrorBadResponse = 6,
-        /// Something else.
+        /// Another error.
         kXSchedErrorUnknown = 999,
     }
-    /// Whose interface a device is driven through.
+    /// The vendor interface of a device.
     XPlatform {
         kPlatformUnknown = 0,
         kPlatformVPI = 1,
@@ -68,7 +68,7 @@ enums! {
         kPlatformOpenCL = 6,
         kPlatformLevelZero = 7,
     }
-    /// What kind of device it is.
+    /// The kind of a device.
     XDeviceType {
         kDeviceTypeUnknown = 0,
         kDeviceTypeCPU = 1,
@@ -78,26 +78,26 @@ enums! {
         kDeviceTypeASIC = 5,
         kDeviceTypeMCA = 6,
     }
-    /// How much of a queue's work suspending it reaches.
+    /// The preemption level: which work of a queue is stopped when it is suspended.
     XPreemptLevel {
         kPreemptLevelUnknown = 0,
-        /// Commands that have not been launched.
+        /// Commands that are not launched.
         kPreemptLevelBlock = 1,
-        /// Also those that wait in the hardware queue.
+        /// Also commands that wait in the hardware queue.
         kPreemptLevelDeactivate = 2,
-        /// Also the one that is running.
+        /// Also the running command.
         kPreemptLevelInterrupt = 3,
         kPreemptLevelMax = 4,
     }
     /// Whether a queue has work.
     XQueueState {
         kQueueStateUnknown = 0,
-        /// It has none.
+        /// The queue has no work.
         kQueueStateIdle = 1,
-        /// It has some, on the device or waiting.
+        /// The queue has work, on the device or waiting.
         kQueueStateReady = 2,
     }
-    /// What an XQueue can do. Here every XQueue can do all of it.
+    /// The features of an XQueue. Every XQueue of this implementation has all of them.
     XQueueFeature {
         kQueueFeatureNone = 0,
         kQueueFeatureAsyncSubmit = 1,
@@ -111,16 +111,16 @@ enums! {
     /// Flags of XQueueCreate.
     XQueueCreateFlag {
         kQueueCreateFlagNone = 0,
-        /// XQueueSubmit launches the command itself, and waits while the queue is stopped.
+        /// XQueueSubmit launches the command on the calling thread, and waits while the queue is suspended.
         kQueueCreateFlagBlockingSubmit = 1,
         kQueueCreateFlagMaskAll = -1,
     }
     /// Flags of XQueueSuspend.
     XQueueSuspendFlag {
         kQueueSuspendFlagNone = 0,
-        /// Then waits for what is on the device already.
+        /// Afterwards, waits for the work that is on the device.
         kQueueSuspendFlagSyncHwQueue = 1,
-        /// Before, waits for what was submitted.
+        /// Before, waits for the submitted commands.
         kQueueSuspendFlagWaitAll = 2,
         /// Before, waits until the queue is idle.
         kQueueSuspendFlagWaitIdle = 4,
@@ -129,22 +129,22 @@ enums! {
     /// Flags of XQueueResume.
     XQueueResumeFlag {
         kQueueResumeFlagNone = 0,
-        /// Discards the commands that wait in the queue.
+        /// Drops the commands that wait in the queue.
         kQueueResumeFlagDropCommands = 1,
         kQueueResumeFlagMaskAll = -1,
     }
-    /// Who schedules the program's XQueues.
+    /// The scheduler of the program's XQueues.
     XSchedulerType {
         kSchedulerUnknown = 0,
-        /// The program, and nobody else.
+        /// The program itself.
         kSchedulerAppManaged = 1,
         /// A scheduler inside the process.
         kSchedulerLocal = 2,
-        /// The service, together with all other programs.
+        /// The service, which schedules all programs.
         kSchedulerGlobal = 3,
         kSchedulerMax = 4,
     }
-    /// How a local scheduler decides.
+    /// The policy of a local scheduler.
     XPolicyType {
         kPolicyUnknown = 0,
         kPolicyHighestPriorityFirst = 1,
@@ -162,23 +162,23 @@ enums! {
     }
 }
 
-/// The longest turn, in microseconds.
+/// The longest time slice, in microseconds.
 pub(crate) const TIMESLICE_MAX: i64 = 10_000_000;
 
-/// C's macros, for the headers: name, value, what it is.
+/// The macros of the headers: name, value, comment.
 #[cfg(test)]
 pub(crate) const MACROS: &[(&str, &str, &str)] = &[
-    ("PRIORITY_NO_EXECUTE", "(-256)", "The queue does not run at all."),
-    ("PRIORITY_MIN", "(-255)", "The least important."),
-    ("PRIORITY_DEFAULT", "0", "What a queue has unless told otherwise."),
-    ("PRIORITY_MAX", "255", "The most important."),
-    ("UTILIZATION_MIN", "0", "Percent of the device."),
+    ("PRIORITY_NO_EXECUTE", "(-256)", "The queue does not run."),
+    ("PRIORITY_MIN", "(-255)", "The lowest priority."),
+    ("PRIORITY_DEFAULT", "0", "The priority of a queue without a hint."),
+    ("PRIORITY_MAX", "255", "The highest priority."),
+    ("UTILIZATION_MIN", "0", "Percent of the device's time."),
     ("UTILIZATION_DEFAULT", "100", ""),
     ("UTILIZATION_MAX", "100", ""),
-    ("TIMESLICE_MIN", "100", "Microseconds of a turn."),
+    ("TIMESLICE_MIN", "100", "Microseconds of a time slice."),
     ("TIMESLICE_DEFAULT", "5000", ""),
     ("TIMESLICE_MAX", "10000000", ""),
-    ("TIMESLICE_UNLIMITED", "UINT64_MAX", "Counts as TIMESLICE_MAX."),
-    ("NO_LAXITY", "(-1)", "Takes a laxity back."),
-    ("NO_DEADLINE", "(-1)", "Takes a deadline back."),
+    ("TIMESLICE_UNLIMITED", "UINT64_MAX", "Stands for TIMESLICE_MAX."),
+    ("NO_LAXITY", "(-1)", "Removes a laxity."),
+    ("NO_DEADLINE", "(-1)", "Removes a deadline."),
 ];

@@ -7,8 +7,8 @@ use xsched_interpose::OutermostHook;
 use xsched_ipc::ScheduledQueue;
 use xsched_ipc::threads::without_signals;
 
-use super::failure::{Answer, Failure};
-use super::handles::{Kind, no_place, put, unknown};
+use super::failure::{ApiResult, Failure};
+use super::handles::{HandleKind, null_result_pointer, unknown_handle, write_result};
 use super::hwqueue::{self, HwQueue};
 use super::types::{
     HwCommandHandle, HwQueueHandle, XPreemptLevel, XQueueHandle, XQueueState, int64_t,
@@ -21,26 +21,26 @@ use crate::runtime::{Runtime, existing_runtime};
 /// One XQueue.
 pub(crate) struct Queue {
     handle: u64,
-    /// The hardware queue's handle, and what it stands for.
+    /// The handle of the hardware queue, and the hardware queue.
     hw_handle: u64,
     hw: Arc<HwQueue>,
-    joined: Arc<ScheduledQueue>,
-    /// It was scheduled before the program asked for it, and stays so when the program no longer does.
-    adopted: bool,
+    scheduled: Arc<ScheduledQueue>,
+    /// It was scheduled before the program created the XQueue, and stays scheduled when the program destroys it.
+    was_scheduled: bool,
 }
 
-impl Kind for Queue {
+impl HandleKind for Queue {
     const NUMBER: u64 = 2;
     const NAME: &'static str = "XQueue";
 }
 
 impl Queue {
-    pub(super) fn joined(&self) -> &Arc<ScheduledQueue> {
-        &self.joined
+    pub(super) fn scheduled(&self) -> &Arc<ScheduledQueue> {
+        &self.scheduled
     }
 
-    /// Waiting for the queue from one of its own commands would never end.
-    fn not_from_its_command(&self) -> Answer {
+    /// A command that waits for its own queue would deadlock.
+    fn not_from_its_command(&self) -> ApiResult {
         if command::runs_here(self.handle) {
             return Err(Failure::not_allowed("a command cannot wait for its own queue"));
         }
@@ -49,68 +49,68 @@ impl Queue {
 }
 
 /// The XQueue behind a handle.
-pub(super) fn get(xq: XQueueHandle) -> Answer<Arc<Queue>> {
+pub(super) fn get(xq: XQueueHandle) -> ApiResult<Arc<Queue>> {
     match existing_runtime() {
         Some(runtime) => runtime.handles().queues.get(xq),
-        None => Err(unknown::<Queue>(xq)),
+        None => Err(unknown_handle::<Queue>(xq)),
     }
 }
 
 api! {
-    /// Makes an XQueue on a hardware queue. From now on launches on the vendor's queue are under control.
+    /// Creates an XQueue on a hardware queue. From then on, launches on the vendor's queue are scheduled.
     ///
-    /// `level` is one of XPreemptLevel; one the device lacks is answered with kXSchedErrorNotSupported. `flags` is made
-    /// of XQueueCreateFlag. A hardware queue has one XQueue at most: a second is answered with kXSchedErrorNotAllowed.
+    /// `level` is one of XPreemptLevel; kXSchedErrorNotSupported if the device lacks it. `flags` combines values of
+    /// XQueueCreateFlag. A hardware queue has at most one XQueue: kXSchedErrorNotAllowed if it has one.
     fn XQueueCreate(xq: *mut XQueueHandle, hwq: HwQueueHandle, level: int64_t, flags: int64_t) = create;
 
-    /// Destroys an XQueue. What waits in it is launched first, whether it was suspended or not, and none of its commands
-    /// runs when this returns. The hardware queue goes on without control.
+    /// Destroys an XQueue. Its waiting commands are launched first, also if it is suspended, and no command function runs
+    /// when this returns. The hardware queue continues unscheduled.
     fn XQueueDestroy(xq: XQueueHandle) = destroy;
 
-    /// Finds the XQueue of a hardware queue; kXSchedErrorNotFound if it has none.
+    /// Returns the XQueue of a hardware queue; kXSchedErrorNotFound if it has none.
     fn XQueueGet(xq: *mut XQueueHandle, hwq: HwQueueHandle) = find;
 
-    /// Changes how deep the queue is stopped when it is suspended, also while it is.
+    /// Changes the preemption level of the queue, also while it is suspended.
     fn XQueueSetPreemptLevel(xq: XQueueHandle, level: XPreemptLevel) = set_level;
 
-    /// Changes how many commands may be in flight (1 to 65536) and after how many the device is asked how far it is
-    /// (1 to `threshold`). What is in flight already stays there.
+    /// Sets how many commands may be in flight (1 to 65536), and after how many commands a marker is placed (1 to
+    /// `threshold`). Commands that are in flight are not affected.
     fn XQueueSetLaunchConfig(xq: XQueueHandle, threshold: int64_t, batch_size: int64_t) = set_launch_config;
 
-    /// Hands over a command, to be launched when it is its turn. Commands of a queue are launched in the order they
-    /// were submitted. Returns at once, but for two cases: with kQueueCreateFlagBlockingSubmit it is launched here,
-    /// and with some thousand commands waiting in a queue that is not suspended it waits for room.
+    /// Submits a command. Commands of a queue are launched in the order of submission. The function returns at once, with
+    /// two exceptions: with kQueueCreateFlagBlockingSubmit it launches the command on the calling thread, and if
+    /// thousands of commands wait in a queue that is not suspended, it waits for room.
     fn XQueueSubmit(xq: XQueueHandle, cmd: HwCommandHandle) = submit;
 
-    /// Dependencies until a command that was submitted to this queue has completed on the device, and answers what its
-    /// function answered. kXSchedErrorNotFound if it was dropped, or never submitted here.
+    /// Waits until a command that was submitted to this queue has completed on the device, and returns the result of its
+    /// function. kXSchedErrorNotFound if it was dropped, or not submitted to this queue.
     fn XQueueWait(xq: XQueueHandle, cmd: HwCommandHandle) = wait;
 
-    /// Dependencies until everything that was submitted or launched so far has completed on the device.
+    /// Waits until everything that was submitted or launched so far has completed on the device.
     fn XQueueWaitAll(xq: XQueueHandle) = wait_all;
 
-    /// Whether the queue has work: kQueueStateReady or kQueueStateIdle.
+    /// Returns whether the queue has work: kQueueStateReady or kQueueStateIdle.
     fn XQueueQuery(xq: XQueueHandle, state: *mut XQueueState) = query;
 
-    /// Stops new launches at once, and what is on the device as deep as the level reaches. May be repeated. `flags` is
-    /// made of XQueueSuspendFlag.
+    /// Suspends the queue: holds new launches at once, and preempts work on the device according to the preemption level.
+    /// Suspending a suspended queue has no effect. `flags` combines values of XQueueSuspendFlag.
     fn XQueueSuspend(xq: XQueueHandle, flags: int64_t) = suspend;
 
-    /// Lets launches go on where they were stopped. May be repeated. `flags` is made of XQueueResumeFlag.
+    /// Resumes the queue. Resuming a queue that is not suspended has no effect. `flags` combines values of XQueueResumeFlag.
     fn XQueueResume(xq: XQueueHandle, flags: int64_t) = resume;
 
-    /// How many commands wait in the queue or are in flight, as far as they are counted.
+    /// Returns how many commands wait in the queue or are in flight, as far as they are counted.
     fn XQueueProfileHwCommandCount(xq: XQueueHandle, count: *mut int64_t) = count_commands;
 }
 
-fn checked_level(level: int64_t) -> Answer<LevelRequest> {
+fn checked_level(level: int64_t) -> ApiResult<LevelRequest> {
     let level = Level::from_number(level)
         .ok_or_else(|| Failure::invalid(format_args!("level {level} does not exist: allowed is 1 to 3")))?;
     Ok(LevelRequest::Exactly(level))
 }
 
-/// Refuses bits that mean nothing. All of them at once mean all that mean something.
-fn checked_flags(flags: int64_t, known: int64_t, what: &str) -> Answer<int64_t> {
+/// Rejects unknown bits. -1 stands for all known bits.
+fn checked_flags(flags: int64_t, known: int64_t, what: &str) -> ApiResult<int64_t> {
     match flags {
         -1 => Ok(known),
         flags if flags & !known == 0 => Ok(flags),
@@ -118,67 +118,67 @@ fn checked_flags(flags: int64_t, known: int64_t, what: &str) -> Answer<int64_t> 
     }
 }
 
-fn create(xq: *mut XQueueHandle, hwq: HwQueueHandle, level: int64_t, flags: int64_t) -> Answer {
+fn create(xq: *mut XQueueHandle, hwq: HwQueueHandle, level: int64_t, flags: int64_t) -> ApiResult {
     if xq.is_null() {
-        return Err(no_place());
+        return Err(null_result_pointer());
     }
     let (runtime, _) = hwqueue::get(hwq)?;
     let level = checked_level(level)?;
     let flags = checked_flags(flags, kQueueCreateFlagBlockingSubmit.into(), "XQueueCreate")?;
     let _outermost = OutermostHook::enter();
-    // One at a time, and only while nobody destroys the hardware queue.
-    let _known = runtime.handles().known();
+    // Serializes creation, and excludes the destruction of the hardware queue.
+    let _lock = runtime.handles().by_key();
     let (_, hw_queue) = hwqueue::get(hwq)?;
     let mut own = hw_queue.queue();
     if own.is_some() {
-        return Err(Failure::not_allowed("the hardware queue has an XQueue already: XQueueGet tells which"));
+        return Err(Failure::not_allowed("the hardware queue has an XQueue already: XQueueGet returns it"));
     }
-    let adopted = runtime.scheduled_queue(hw_queue.key);
-    let joined = match &adopted {
-        Some(joined) => {
-            joined.set_level(level)?;
-            Arc::clone(joined)
+    let was_scheduled = runtime.scheduled_queue(hw_queue.key);
+    let scheduled = match &was_scheduled {
+        Some(scheduled) => {
+            scheduled.set_level(level)?;
+            Arc::clone(scheduled)
         }
         None => runtime.schedule_for_api(hw_queue.key, &hw_queue.hw, level)?,
     };
-    // The program drives it: what it does is counted, so that it can be waited for.
-    joined.launch_path().gate().count_all();
-    if flags & int64_t::from(kQueueCreateFlagBlockingSubmit) != 0 && !joined.launch_where_submitted() {
+    // The program controls the queue, so that every launch has to be counted: the program can wait for it.
+    scheduled.launch_path().gate().count_all();
+    if flags & int64_t::from(kQueueCreateFlagBlockingSubmit) != 0 && !scheduled.launch_where_submitted() {
         return Err(Failure::not_allowed(
-            "commands of this queue are launched by a thread of its own already",
+            "commands of this queue are already launched by the queue's own thread",
         ));
     }
-    let handle = give_handle(runtime, hwq, &hw_queue, joined, adopted.is_some());
+    let handle = add_handle(runtime, hwq, &hw_queue, scheduled, was_scheduled.is_some());
     *own = Some(handle);
-    // SAFETY: the program vouches for `xq`.
-    unsafe { put(xq, handle) }
+    // SAFETY: the program guarantees that `xq` may be written.
+    unsafe { write_result(xq, handle) }
 }
 
-fn give_handle(
+fn add_handle(
     runtime: &Runtime,
     hw_handle: u64,
     hw_queue: &Arc<HwQueue>,
-    joined: Arc<ScheduledQueue>,
-    adopted: bool,
+    scheduled: Arc<ScheduledQueue>,
+    was_scheduled: bool,
 ) -> u64 {
     let hw = Arc::clone(hw_queue);
-    runtime.handles().queues.insert(|handle| Queue { handle, hw_handle, hw, joined, adopted }).0
+    runtime.handles().queues.insert(|handle| Queue { handle, hw_handle, hw, scheduled, was_scheduled }).0
 }
 
-fn destroy(xq: XQueueHandle) -> Answer {
-    let runtime = existing_runtime().ok_or_else(|| unknown::<Queue>(xq))?;
+fn destroy(xq: XQueueHandle) -> ApiResult {
+    let runtime = existing_runtime().ok_or_else(|| unknown_handle::<Queue>(xq))?;
     let queue = runtime.handles().queues.remove(xq)?;
     let _outermost = OutermostHook::enter();
-    if queue.adopted {
-        queue.joined.resume(Resume::default())?;
-        if queue.joined.has_worker() && !command::runs_here(xq) {
-            queue.joined.wait_all()?;
+    if queue.was_scheduled {
+        queue.scheduled.resume(Resume::default())?;
+        if queue.scheduled.has_worker() && !command::runs_here(xq) {
+            queue.scheduled.wait_all()?;
         }
     } else {
-        // Before the commands that wait: nobody can let them go any more, so nobody may hold them.
-        queue.joined.retire();
-        queue.joined.finish();
-        let _known = runtime.handles().known();
+        // Before the waiting commands: the program can no longer resume the queue, so that nothing may hold them.
+        queue.scheduled.retire();
+        queue.scheduled.finish();
+        let _lock = runtime.handles().by_key();
         runtime.unschedule(queue.hw.key);
     }
     let mut own = queue.hw.queue();
@@ -188,87 +188,88 @@ fn destroy(xq: XQueueHandle) -> Answer {
     Ok(())
 }
 
-fn find(xq: *mut XQueueHandle, hwq: HwQueueHandle) -> Answer {
+fn find(xq: *mut XQueueHandle, hwq: HwQueueHandle) -> ApiResult {
     if xq.is_null() {
-        return Err(no_place());
+        return Err(null_result_pointer());
     }
     let (runtime, _) = hwqueue::get(hwq)?;
-    let _known = runtime.handles().known();
+    let _lock = runtime.handles().by_key();
     let (_, hw_queue) = hwqueue::get(hwq)?;
     let mut own = hw_queue.queue();
     let handle = if let Some(handle) = *own {
         handle
     } else {
-        let adopted = runtime.scheduled_queue(hw_queue.key);
-        let joined = adopted.ok_or_else(|| Failure::not_found("the hardware queue has no XQueue"))?;
-        joined.launch_path().gate().count_all();
-        *own.insert(give_handle(runtime, hwq, &hw_queue, joined, true))
+        let was_scheduled = runtime.scheduled_queue(hw_queue.key);
+        let scheduled =
+            was_scheduled.ok_or_else(|| Failure::not_found("the hardware queue has no XQueue"))?;
+        scheduled.launch_path().gate().count_all();
+        *own.insert(add_handle(runtime, hwq, &hw_queue, scheduled, true))
     };
-    // SAFETY: the program vouches for `xq`.
-    unsafe { put(xq, handle) }
+    // SAFETY: the program guarantees that `xq` may be written.
+    unsafe { write_result(xq, handle) }
 }
 
-fn set_level(xq: XQueueHandle, level: XPreemptLevel) -> Answer {
+fn set_level(xq: XQueueHandle, level: XPreemptLevel) -> ApiResult {
     let queue = get(xq)?;
     let level = checked_level(level.into())?;
     let _outermost = OutermostHook::enter();
-    queue.joined.set_level(level)?;
+    queue.scheduled.set_level(level)?;
     Ok(())
 }
 
-fn set_launch_config(xq: XQueueHandle, threshold: int64_t, batch_size: int64_t) -> Answer {
+fn set_launch_config(xq: XQueueHandle, threshold: int64_t, batch_size: int64_t) -> ApiResult {
     let queue = get(xq)?;
-    queue.joined.set_own_limit(Limit::count(threshold, batch_size)?);
+    queue.scheduled.set_own_limit(Limit::count(threshold, batch_size)?);
     Ok(())
 }
 
-fn submit(xq: XQueueHandle, cmd: HwCommandHandle) -> Answer {
+fn submit(xq: XQueueHandle, cmd: HwCommandHandle) -> ApiResult {
     let queue = get(xq)?;
     let command = command::get(cmd)?;
-    let joined = &queue.joined;
-    if !joined.has_worker() {
-        without_signals(|| joined.start())?;
-    } else if joined.launches_where_submitted() {
+    let scheduled = &queue.scheduled;
+    if !scheduled.has_worker() {
+        without_signals(|| scheduled.start())?;
+    } else if scheduled.launches_where_submitted() {
         queue.not_from_its_command()?;
     }
     let (theirs, hw_handle) = (Arc::clone(&command), queue.hw_handle);
-    let ticket = joined.submit(move || theirs.call_for(xq, hw_handle))?;
+    let ticket = scheduled.submit(move || theirs.call_for(xq, hw_handle))?;
     command.submitted(xq, ticket);
-    // A command that waits for another queue's room may keep that queue from making it.
+    // A command that waits here for room in another queue could prevent that queue from making room.
     if !command::any_runs_here() {
-        joined.wait_for_room();
+        scheduled.wait_for_room();
     }
     Ok(())
 }
 
-fn wait(xq: XQueueHandle, cmd: HwCommandHandle) -> Answer {
+fn wait(xq: XQueueHandle, cmd: HwCommandHandle) -> ApiResult {
     let queue = get(xq)?;
     let command = command::get(cmd)?;
     queue.not_from_its_command()?;
     let none = || Failure::not_found("the command was not submitted to this queue, or was dropped");
     let ticket = command.ticket(xq).ok_or_else(none)?;
     let _outermost = OutermostHook::enter();
-    match queue.joined.wait(&ticket)? {
-        Outcome::Completed => command.answer(),
+    match queue.scheduled.wait(&ticket)? {
+        Outcome::Completed => command.result(),
         Outcome::Dropped => Err(none()),
     }
 }
 
-fn wait_all(xq: XQueueHandle) -> Answer {
+fn wait_all(xq: XQueueHandle) -> ApiResult {
     let queue = get(xq)?;
     queue.not_from_its_command()?;
     let _outermost = OutermostHook::enter();
-    Ok(queue.joined.wait_all()?)
+    Ok(queue.scheduled.wait_all()?)
 }
 
-fn query(xq: XQueueHandle, state: *mut XQueueState) -> Answer {
+fn query(xq: XQueueHandle, state: *mut XQueueState) -> ApiResult {
     let queue = get(xq)?;
     let _outermost = OutermostHook::enter();
-    // SAFETY: the program vouches for `state`.
-    unsafe { put(state, queue.joined.state() as XQueueState) }
+    // SAFETY: the program guarantees that `state` may be written.
+    unsafe { write_result(state, queue.scheduled.state() as XQueueState) }
 }
 
-fn suspend(xq: XQueueHandle, flags: int64_t) -> Answer {
+fn suspend(xq: XQueueHandle, flags: int64_t) -> ApiResult {
     let queue = get(xq)?;
     let known = kQueueSuspendFlagSyncHwQueue | kQueueSuspendFlagWaitAll | kQueueSuspendFlagWaitIdle;
     let flags = checked_flags(flags, known.into(), "XQueueSuspend")?;
@@ -278,26 +279,26 @@ fn suspend(xq: XQueueHandle, flags: int64_t) -> Answer {
         if flags != 0 {
             queue.not_from_its_command()?;
         }
-        return Ok(queue.joined.suspend_from_command()?);
+        return Ok(queue.scheduled.suspend_from_command()?);
     }
-    Ok(queue.joined.suspend(Suspend {
+    Ok(queue.scheduled.suspend(Suspend {
         sync_hw_queue: has(kQueueSuspendFlagSyncHwQueue),
         wait_all: has(kQueueSuspendFlagWaitAll),
         wait_idle: has(kQueueSuspendFlagWaitIdle),
     })?)
 }
 
-fn resume(xq: XQueueHandle, flags: int64_t) -> Answer {
+fn resume(xq: XQueueHandle, flags: int64_t) -> ApiResult {
     let queue = get(xq)?;
     let flags = checked_flags(flags, kQueueResumeFlagDropCommands.into(), "XQueueResume")?;
     let _outermost = OutermostHook::enter();
-    Ok(queue.joined.resume(Resume { drop_commands: flags != 0 })?)
+    Ok(queue.scheduled.resume(Resume { drop_commands: flags != 0 })?)
 }
 
-fn count_commands(xq: XQueueHandle, count: *mut int64_t) -> Answer {
+fn count_commands(xq: XQueueHandle, count: *mut int64_t) -> ApiResult {
     let queue = get(xq)?;
     let _outermost = OutermostHook::enter();
-    let commands = i64::try_from(queue.joined.commands()).unwrap_or(i64::MAX);
-    // SAFETY: the program vouches for `count`.
-    unsafe { put(count, commands) }
+    let commands = i64::try_from(queue.scheduled.commands()).unwrap_or(i64::MAX);
+    // SAFETY: the program guarantees that `count` may be written.
+    unsafe { write_result(count, commands) }
 }
