@@ -173,7 +173,7 @@ mod tests {
         let current = CurrentPolicy { policy: "UP".into(), timeslice_us: 5_000, k: 1 };
         let text = list(Some(&current));
         assert_eq!(text.matches('*').count(), 1);
-        assert!(text.contains("* share          UP    tasks take turns"), "{text}");
+        assert!(text.contains("* share          UP    time slices in proportion"), "{text}");
         assert!(text.lines().all(|line| line.len() <= 110), "{text}");
         assert_eq!(current.describe(), "share (UP), time slice 5.0ms");
     }
