@@ -1,5 +1,5 @@
-//! A scheduler on a thread of this process: for a process that schedules its own queues, and for whoever starts
-//! programs and hands them their pages.
+//! The local scheduler: the coordinator on a thread of this process. A process schedules its own queues with it, and the demo
+//! schedules the programs that it starts.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::notifier::Notifier;
 use crate::page::Page;
 use crate::protocol::HintRequest;
 
-/// A running scheduler. Stops when dropped, and frees everybody.
+/// A running scheduler. Stops when dropped, and frees all queues.
 pub struct LocalScheduler {
     inner: Arc<Inner>,
     thread: Option<JoinHandle<()>>,
@@ -38,24 +38,24 @@ impl LocalScheduler {
             notifier: Notifier::new()?,
             stop: AtomicBool::new(false),
         });
-        let theirs = Arc::clone(&inner);
-        let thread = std::thread::Builder::new().name("xsched".to_owned()).spawn(move || theirs.run())?;
+        let for_thread = Arc::clone(&inner);
+        let thread = std::thread::Builder::new().name("xsched".to_owned()).spawn(move || for_thread.run())?;
         Ok(Self { inner, thread: Some(thread) })
     }
 
-    /// Takes in a program, which may be this one: it joins through the page and a handle on the notifier.
+    /// Adds a program, which may be this one: it joins through the page and a handle on the notifier.
     #[must_use = "the program is scheduled until it is removed by this"]
     pub fn admit(&self, process: Process, page: Arc<Page>, hints: Hints) -> ClientId {
         self.with(|coordinator| coordinator.add_client(process, page, hints))
     }
 
-    /// The notifier that programs ring.
+    /// The notifier that programs use.
     #[must_use]
     pub fn notifier(&self) -> &Notifier {
         &self.inner.notifier
     }
 
-    /// Changes something, and has it taken into account at once.
+    /// Calls `change`, and has the scheduler's thread run a round.
     pub fn with<R>(&self, change: impl FnOnce(&mut Coordinator) -> R) -> R {
         let result = change(&mut self.inner.coordinator());
         self.inner.notifier.notify();
@@ -63,7 +63,7 @@ impl LocalScheduler {
     }
 }
 
-/// This process as a program of its own scheduler.
+/// This process as the program of its local scheduler.
 pub(crate) struct Membership {
     scheduler: LocalScheduler,
     id: ClientId,
@@ -88,12 +88,12 @@ impl Membership {
         self.scheduler.notifier().notify();
     }
 
-    /// Changes something, and gives the orders that follow from it before returning: the scheduler's own thread would only
-    /// a moment later.
-    fn at_once<R>(&self, change: impl FnOnce(&mut Coordinator) -> R) -> R {
+    /// Calls `change` and runs a round before returning, so that the orders that follow from it are in force: the scheduler's
+    /// thread would run the round only after it was woken.
+    fn change_and_run_round<R>(&self, change: impl FnOnce(&mut Coordinator) -> R) -> R {
         self.scheduler.with(|coordinator| {
             let result = change(coordinator);
-            // When the next round is due, its thread finds out when it is called now.
+            // The scheduler's thread is notified by `with` and finds out itself when the next round is due.
             let _ = coordinator.step(Nanos::now());
             result
         })
@@ -101,7 +101,7 @@ impl Membership {
 
     /// Changes the policy and its settings.
     pub(crate) fn set_policy(&self, policy: Option<&'static PolicyInfo>, params: Params) {
-        self.at_once(|coordinator| {
+        self.change_and_run_round(|coordinator| {
             if let Some(policy) = policy {
                 coordinator.set_policy(policy);
             }
@@ -109,22 +109,22 @@ impl Membership {
         });
     }
 
-    /// Changes the hint_request of the whole process.
+    /// Changes the hints of the whole process.
     pub(crate) fn hint(&self, hint_request: &HintRequest) -> Result<(), HintError> {
-        self.at_once(|coordinator| {
+        self.change_and_run_round(|coordinator| {
             let hints = hint_request.applied_to(coordinator.hints(self.id).unwrap_or_default())?;
             coordinator.set_hints(self.id, hints);
             Ok(())
         })
     }
 
-    /// Gives the queue in a slot hint_request of its own.
+    /// Gives the queue in a slot hints of its own.
     pub(crate) fn hint_queue(&self, slot: usize, hint_request: &HintRequest) -> Result<(), HintFailure> {
-        self.at_once(|coordinator| {
+        self.change_and_run_round(|coordinator| {
             let now = Nanos::now();
             coordinator.look_at(self.id, now);
-            let had = coordinator.queue_hints(self.id, slot).ok_or(HintFailure::UnknownQueue)?;
-            let hints = hint_request.applied_to(had)?;
+            let before = coordinator.queue_hints(self.id, slot).ok_or(HintFailure::UnknownQueue)?;
+            let hints = hint_request.applied_to(before)?;
             if coordinator.set_queue_hints(self.id, slot, hints, now) {
                 Ok(())
             } else {
@@ -133,17 +133,17 @@ impl Membership {
         })
     }
 
-    /// Has the scheduler take note of everything the program shows, and give its orders.
+    /// Has the scheduler read the page and write its orders before this returns.
     pub(crate) fn sync_with_scheduler(&self) {
-        self.at_once(|_| ());
+        self.change_and_run_round(|_| ());
     }
 
-    /// A queue has left: whoever takes its slot next is another.
+    /// Reads the page after a queue was removed, so that the next queue in its slot is known as a new one.
     pub(crate) fn look(&self) {
         self.scheduler.with(|coordinator| coordinator.look_at(self.id, Nanos::now()));
     }
 
-    /// Lets everybody go: the program ends.
+    /// Frees all queues: the process is about to exit.
     pub(crate) fn release(&self) {
         self.scheduler.with(Coordinator::release_all);
     }
@@ -175,7 +175,7 @@ impl Inner {
                     tv_nsec: left.subsec_nanos().into(),
                 }
             });
-            // Interrupted or timed out: a round too many does no harm.
+            // Interrupted or timed out: an extra round does no harm.
             let _ =
                 poll(&mut [PollFd::from_borrowed_fd(self.notifier.as_fd(), PollFlags::IN)], timeout.as_ref());
             self.notifier.acknowledge();

@@ -1,4 +1,4 @@
-//! A scheduler and its programs on the simulated device, all in this process.
+//! A local scheduler and its programs on the simulated device, all in this process.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -12,8 +12,8 @@ use xsched_ipc::{Client, ClientId, Coordinator, LocalScheduler, Page, ScheduledQ
 use xsched_policy::{Params, PolicyInfo};
 use xsched_sim::{Config, SimDevice, SimQueue};
 
-/// How long the device is busy so that somebody sees it, on a busy machine too.
-const SEEN: Duration = Duration::from_millis(200);
+/// Long enough for the scheduler to notice that the device is busy, on a busy machine too.
+const NOTICEABLE: Duration = Duration::from_millis(200);
 
 fn hints(priority: i64) -> Hints {
     Hints { priority: Priority::new(priority).unwrap(), ..Hints::default() }
@@ -59,15 +59,15 @@ impl Program {
 }
 
 fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
-    let patience = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while !happened() {
-        assert!(Instant::now() < patience, "{what} did not happen within 30 s");
+        assert!(Instant::now() < deadline, "{what} did not happen within 30 s");
         std::thread::sleep(Duration::from_micros(200));
     }
 }
 
 #[test]
-fn a_program_alone_is_free_and_pays_for_nothing() {
+fn program_alone_is_free_and_its_launches_are_not_counted() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let only = program(&scheduler, &device, 1, 0);
     eventually("the scheduler saw the queue", || scheduler.with(|c| c.tasks().len()) == 1);
@@ -78,18 +78,18 @@ fn a_program_alone_is_free_and_pays_for_nothing() {
 }
 
 #[test]
-fn an_important_program_stops_the_others_for_as_long_as_it_is_busy() {
+fn higher_priority_holds_lower_ones_while_it_is_busy() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
     eventually("both are known", || high.order() == Order::Leader && low.order() == Order::Throttled);
-    // Somebody without work is told too, but need not be stopped.
+    // A program without work has the order too, but need not be preempted.
     low.launch(Duration::from_secs(1));
-    high.launch(SEEN);
-    eventually("the other was stopped", || {
+    high.launch(NOTICEABLE);
+    eventually("the lower priority is held", || {
         low.order() == Order::Yield && low.queue.launch_path().is_preempted()
     });
     high.synchronize();
-    eventually("the other goes on", || {
+    eventually("the lower priority resumes", || {
         low.order() == Order::Throttled && !low.queue.launch_path().is_preempted()
     });
     low.launch(Duration::from_micros(50));
@@ -97,7 +97,7 @@ fn an_important_program_stops_the_others_for_as_long_as_it_is_busy() {
 }
 
 #[test]
-fn beside_a_program_that_waits_for_each_small_piece_of_work_the_others_leave_the_device() {
+fn lower_priority_is_evicted_beside_a_sync_bound_program() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
     eventually("both are known", || high.order() == Order::Leader && low.order() == Order::Throttled);
@@ -106,65 +106,65 @@ fn beside_a_program_that_waits_for_each_small_piece_of_work_the_others_leave_the
         high.launch(Duration::from_micros(1));
         high.synchronize();
     };
-    let goes_on = || low.order() == Order::Throttled && !low.queue.launch_path().is_preempted();
-    eventually("it is seen to work in pieces", || {
+    let has_resumed = || low.order() == Order::Throttled && !low.queue.launch_path().is_preempted();
+    eventually("the program is known as sync-bound", || {
         (0..10).for_each(|_| piece());
         high.queue.launch_path().gate().is_sync_bound()
     });
-    eventually("the other was taken off the device", || {
+    eventually("the lower priority is evicted", || {
         // Several at once: a single piece after each look would end the run of short gaps.
         (0..10).for_each(|_| piece());
         low.order() == Order::Evict && low.queue.launch_path().is_preempted()
     });
-    eventually("the other goes on", goes_on);
-    // What one queue did says nothing about the next.
+    eventually("the lower priority resumes", has_resumed);
+    // A new queue of the program is not sync-bound.
     let hw = Arc::new(device.queue().unwrap());
     let queue = high.client.join(Arc::clone(&hw) as _, LevelRequest::Auto).unwrap();
-    queue.launch(|| hw.launch(SEEN)).unwrap();
-    eventually("the other has to give way", || low.order() == Order::Yield);
-    eventually("the other goes on", goes_on);
-    // Nor what it did long ago.
+    queue.launch(|| hw.launch(NOTICEABLE)).unwrap();
+    eventually("the lower priority has to yield", || low.order() == Order::Yield);
+    eventually("the lower priority resumes", has_resumed);
+    // Nor is a queue that waited for small pieces long ago.
     for _ in 0..2 {
         std::thread::sleep(Duration::from_millis(1));
         piece();
     }
-    eventually("the other goes on", goes_on);
-    high.launch(SEEN);
-    eventually("the other has to give way", || low.order() == Order::Yield);
+    eventually("the lower priority resumes", has_resumed);
+    high.launch(NOTICEABLE);
+    eventually("the lower priority has to yield", || low.order() == Order::Yield);
 }
 
 #[test]
-fn a_program_that_falls_silent_without_synchronising_is_noticed() {
+fn program_that_becomes_idle_without_synchronizing_is_noticed() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
     eventually("both are known", || high.order() == Order::Leader && low.order() == Order::Throttled);
     for _ in 0..3 {
-        high.launch(SEEN);
-        eventually("the other was stopped", || low.order() == Order::Yield);
-        eventually("the device's silence was heard", || low.order() == Order::Throttled);
-        assert_eq!(high.hw.pending().unwrap(), 0, "called idle with work on the device");
+        high.launch(NOTICEABLE);
+        eventually("the lower priority is held", || low.order() == Order::Yield);
+        eventually("the idle queue was noticed", || low.order() == Order::Throttled);
+        assert_eq!(high.hw.pending().unwrap(), 0, "marked idle with work on the device");
     }
 }
 
 #[test]
-fn work_launched_before_anybody_competed_is_stopped_too() {
+fn work_launched_without_contention_is_preempted_too() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let low = program(&scheduler, &device, 2, -10);
     for _ in 0..100 {
         low.launch(Duration::from_millis(20));
     }
     let high = program(&scheduler, &device, 1, 10);
-    high.launch(SEEN);
-    eventually("the queued work was stopped", || low.queue.launch_path().is_preempted());
+    high.launch(NOTICEABLE);
+    eventually("the queued work is preempted", || low.queue.launch_path().is_preempted());
     high.synchronize();
-    assert!(low.hw.pending().unwrap() > 50, "the important program waited for the whole queue");
-    eventually("the other goes on", || !low.queue.launch_path().is_preempted());
+    assert!(low.hw.pending().unwrap() > 50, "the higher priority waited for the whole queue");
+    eventually("the lower priority resumes", || !low.queue.launch_path().is_preempted());
 }
 
-/// Two queues of one process with priorities of their own wait for each other's events, over and over. The more
-/// important one is ready all the time, so by priority alone the other never runs.
+/// Two queues of one process with priorities of their own wait for each other's events, many times. The one with the higher
+/// priority is ready all the time, so by priority alone the lower one never runs.
 #[test]
-fn two_streams_that_wait_for_each_other_come_to_their_end() {
+fn two_streams_that_wait_for_each_other_finish() {
     for policy in ["priority", "deadline", "share", "fair"] {
         let (scheduler, device) = (scheduler(policy), SimDevice::create(&Config::default()).unwrap());
         let one = program(&scheduler, &device, 1, 0);
@@ -201,18 +201,18 @@ fn two_streams_that_wait_for_each_other_come_to_their_end() {
             });
             let outcome = finished.recv_timeout(Duration::from_secs(60));
             if outcome.is_err() {
-                // Let the thread go before failing, or the test would hang instead.
+                // Release the thread before failing, or the test would hang instead.
                 scheduler.with(Coordinator::release_all);
             }
-            assert!(outcome.is_ok(), "{policy}: the two streams wait for each other for ever");
+            assert!(outcome.is_ok(), "{policy}: the two streams deadlock");
         });
     }
 }
 
-/// The same trouble, begun before anybody competed and so before anybody kept account of it: the important queue waits
-/// for the other already when they become tasks of their own.
+/// The same, with a dependency from before dependencies were tracked: the queue with the higher priority waits for the lower
+/// one already when they become tasks of their own.
 #[test]
-fn a_wait_from_before_the_competition_does_not_hold_for_ever() {
+fn dependency_from_before_contention_does_not_deadlock() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let one = program(&scheduler, &device, 1, 0);
     let other_hw = Arc::new(device.queue().unwrap());
@@ -220,8 +220,8 @@ fn a_wait_from_before_the_competition_does_not_hold_for_ever() {
     eventually("both are known", || scheduler.with(|c| c.tasks().len()) == 1);
     other_hw.launch(Duration::from_millis(300)).unwrap();
     let point = other.record();
-    assert_eq!(point, None, "nobody competes");
-    // What the vendor's own event would do.
+    assert_eq!(point, None, "there is no contention");
+    // The effect of the vendor's own event.
     let marker = other_hw.mark().unwrap();
     one.hw.wait_for(&other_hw, marker).unwrap();
     one.launch(Duration::from_millis(1));
@@ -253,7 +253,7 @@ fn hand_over(from: &Program, to: &Program) {
 }
 
 #[test]
-fn whoever_a_dead_scheduler_held_runs_on() {
+fn dead_scheduler_releases_held_threads() {
     let device = SimDevice::create(&Config::default()).unwrap();
     let notifier = xsched_ipc::Notifier::new().unwrap();
     let mut coordinator = Coordinator::new(PolicyInfo::find("priority").unwrap());
@@ -270,36 +270,36 @@ fn whoever_a_dead_scheduler_held_runs_on() {
     high_queue.launch(|| high_hw.launch(Duration::from_secs(3600))).unwrap();
     coordinator.step(Nanos::now());
     assert_eq!(low_queue.launch_path().gate().order(), Order::Yield);
-    // The scheduler dies here: no step, no beat, no farewell.
+    // The scheduler dies here: no further round, no heartbeat, no release.
     drop(coordinator);
     low_queue.launch(|| low_hw.launch(Duration::from_micros(50))).unwrap();
-    eventually("the device lets the queue go too", || !low_queue.launch_path().is_preempted());
+    eventually("the device resumes the queue too", || !low_queue.launch_path().is_preempted());
 }
 
 #[test]
-fn a_program_that_is_gone_leaves_its_place_to_others() {
+fn program_that_is_removed_frees_the_rest() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
     eventually("both are known", || low.order() == Order::Throttled);
     high.launch(Duration::from_secs(3600));
-    eventually("the other was stopped", || low.order() == Order::Yield);
+    eventually("the lower priority is held", || low.order() == Order::Yield);
     scheduler.with(|coordinator| coordinator.remove_client(high.id));
     eventually("it has the device to itself", || low.order() == Order::Free);
 }
 
 #[test]
-fn a_paced_program_keeps_the_device_busy_and_little_in_flight() {
+fn throttled_program_keeps_the_device_busy_with_little_in_flight() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&Config::default()).unwrap());
     let (_high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
-    // At level 1 whoever takes the place waits for what is in flight.
+    // At level 1 the next program waits for the work in flight.
     low.queue.launch_path().set_level(LevelRequest::Exactly(Level::Block)).unwrap();
     eventually("both are known", || low.order() == Order::Throttled);
-    let most = AtomicUsize::new(0);
+    let max_pending = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
             while !stop.load(Ordering::SeqCst) {
-                most.fetch_max(usize::try_from(low.hw.pending().unwrap()).unwrap(), Ordering::SeqCst);
+                max_pending.fetch_max(usize::try_from(low.hw.pending().unwrap()).unwrap(), Ordering::SeqCst);
                 std::thread::sleep(Duration::from_micros(500));
             }
         });
@@ -309,20 +309,20 @@ fn a_paced_program_keeps_the_device_busy_and_little_in_flight() {
         stop.store(true, Ordering::SeqCst);
     });
     // Two commands of 0.5 ms fit 1 ms, markers come on top; before the length is known there may be a few more.
-    let most = most.load(Ordering::SeqCst);
-    assert!(most <= 12, "{most} commands and markers in flight");
+    let max_pending = max_pending.load(Ordering::SeqCst);
+    assert!(max_pending <= 12, "{max_pending} commands and markers in flight");
 }
 
 #[test]
-fn what_a_device_lacks_is_an_error_and_takes_no_slot() {
+fn unsupported_level_is_an_error_and_uses_no_slot() {
     let config = Config { interrupt: None, ..Config::default() };
     let device = SimDevice::create(&config).unwrap();
     let scheduler = scheduler("priority");
     let program = program(&scheduler, &device, 1, 0);
     assert_eq!(program.queue.launch_path().level(), Level::Deactivate);
     let hw = Arc::new(device.queue().unwrap());
-    let refusal = program.client.join(hw, LevelRequest::Exactly(Level::Interrupt)).err().unwrap().to_string();
-    assert!(refusal.contains("supports level 2, not 3"), "{refusal}");
+    let error = program.client.join(hw, LevelRequest::Exactly(Level::Interrupt)).err().unwrap().to_string();
+    assert!(error.contains("supports level 2, not 3"), "{error}");
     eventually("only one queue is there", || scheduler.with(|c| c.tasks().len()) == 1);
 }
 
@@ -335,12 +335,12 @@ fn orders_reach_every_queue_of_a_program() {
         .collect();
     let log = Mutex::new(Vec::new());
     for _ in 0..3 {
-        high.launch(SEEN);
-        eventually("all are stopped", || {
+        high.launch(NOTICEABLE);
+        eventually("all are held", || {
             more.iter().all(|queue| queue.launch_path().gate().order() == Order::Yield)
         });
         high.synchronize();
-        eventually("all go on", || {
+        eventually("all resume", || {
             more.iter().all(|queue| queue.launch_path().gate().order() == Order::Throttled)
         });
         more.iter().enumerate().for_each(|(n, queue)| queue.launch(|| log.lock().unwrap().push(n)));
@@ -353,15 +353,15 @@ fn cheap() -> Config {
     Config { deactivate: Some(free), interrupt: Some(free), ..Config::default() }
 }
 
-/// Two that give way quickly to a third would give way to each other all the time.
+/// Two throttled programs that ran together would preempt each other in short intervals.
 #[test]
-fn of_several_paced_programs_one_has_the_device_at_a_time_and_all_have_turns() {
+fn throttled_programs_have_the_device_one_at_a_time_in_slices() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&cheap()).unwrap());
-    let _important = program(&scheduler, &device, 1, 10);
+    let _idle_leader = program(&scheduler, &device, 1, 10);
     let low: Vec<_> = (2..5).map(|pid| program(&scheduler, &device, pid, -10)).collect();
     eventually("all are known", || low.iter().all(|low| low.order() == Order::Throttled));
     let stop = AtomicBool::new(false);
-    let turns: Vec<_> = low.iter().map(|_| AtomicUsize::new(0)).collect();
+    let slices: Vec<_> = low.iter().map(|_| AtomicUsize::new(0)).collect();
     std::thread::scope(|threads| {
         for program in &low {
             threads.spawn(|| {
@@ -372,17 +372,17 @@ fn of_several_paced_programs_one_has_the_device_at_a_time_and_all_have_turns() {
         }
         eventually("they compete", || low.iter().filter(|low| low.order() == Order::Drain).count() == 2);
         let mut looks = Vec::new();
-        eventually("everybody has had several turns", || {
+        eventually("every program has had several slices", || {
             let on: Vec<_> = (0..low.len()).filter(|n| !low[*n].queue.launch_path().is_preempted()).collect();
             looks.push(on.len());
             for n in on {
-                turns[n].fetch_add(1, Ordering::SeqCst);
+                slices[n].fetch_add(1, Ordering::SeqCst);
             }
-            turns.iter().all(|turns| turns.load(Ordering::SeqCst) > 20)
+            slices.iter().all(|seen| seen.load(Ordering::SeqCst) > 20)
         });
         stop.store(true, Ordering::SeqCst);
         scheduler.with(Coordinator::release_all);
-        // Who does not leave in time, on a busy machine, is not waited for.
+        // A program that does not drain within 15 ms, on a busy machine, is not waited for.
         let together = looks.iter().filter(|on| **on > 1).count();
         assert!(together * 5 < looks.len(), "in {together} of {} looks several had the device", looks.len());
     });
@@ -412,12 +412,12 @@ fn deadline_policy_runs_two_of_three_processes_at_the_same_time() {
 }
 
 #[test]
-fn a_program_with_short_gaps_keeps_the_device_in_them() {
+fn program_with_short_idle_gaps_keeps_the_device_in_them() {
     let (scheduler, device) = (scheduler("priority"), SimDevice::create(&cheap()).unwrap());
     let (high, low) = (program(&scheduler, &device, 1, 10), program(&scheduler, &device, 2, -10));
     eventually("both are known", || low.order() == Order::Throttled);
     low.launch(Duration::from_secs(3600));
-    // It waits for each of its pieces, and launches the next at once.
+    // It waits for each piece of work, and launches the next at once.
     let orders = || scheduler.with(|coordinator| coordinator.figures().1);
     let mut changes = Vec::new();
     for _ in 0..20 {
@@ -430,7 +430,7 @@ fn a_program_with_short_gaps_keeps_the_device_in_them() {
         std::thread::sleep(Duration::from_millis(5));
     }
     changes.sort_unstable();
-    // Ten gaps would change the other's orders twenty times. A busy machine makes some of them long.
+    // Ten gaps would change the orders of the lower priority twenty times. A busy machine makes some gaps long.
     assert!(changes[changes.len() / 2] <= 8, "{changes:?} orders written in ten gaps");
     scheduler.with(Coordinator::release_all);
 }

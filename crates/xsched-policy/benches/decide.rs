@@ -9,10 +9,10 @@ use xsched_policy::{Decision, POLICIES, Params, Scheduler, TaskView};
 
 const DEVICES: u64 = 8;
 
-/// Tasks on eight devices, every other one ready; processes have four, each on another device. Ids are dealt out across
-/// the devices, as they are when programs start one after another.
-fn crowd(tasks: u64) -> Vec<TaskView> {
-    let mut crowd: Vec<_> = (0..tasks)
+/// Tasks on eight devices, half of them ready; each process has four, on different devices. Ids alternate between the
+/// devices, as they do when programs start one after another.
+fn snapshot(tasks: u64) -> Vec<TaskView> {
+    let mut tasks_of_all: Vec<_> = (0..tasks)
         .map(|n| {
             let signed = i64::try_from(n).unwrap();
             TaskView {
@@ -35,12 +35,12 @@ fn crowd(tasks: u64) -> Vec<TaskView> {
             }
         })
         .collect();
-    crowd.sort_by_key(|task| (task.device, task.id));
-    crowd
+    tasks_of_all.sort_by_key(|task| (task.device, task.id));
+    tasks_of_all
 }
 
-/// Half a millisecond later: who ran has consumed, and every sixteenth task became ready or idle.
-fn go_on(step: usize, now: Nanos, tasks: &mut [TaskView], out: &Decision) {
+/// Advances by 0.5 ms: tasks that ran have consumed, and every sixteenth task became ready or idle.
+fn advance(step: usize, now: Nanos, tasks: &mut [TaskView], out: &Decision) {
     for (task, grant) in tasks.iter_mut().zip(out.grants()) {
         if task.ready && grant.runs() {
             task.used += Nanos::from_micros(500);
@@ -60,14 +60,14 @@ fn decide(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::from_parameter(size), |bench| {
                 let (mut scheduler, mut out) = (Scheduler::new(policy), Decision::default());
                 scheduler.configure(Params { timeslice: Timeslice::DEFAULT, k: 2 });
-                let (mut tasks, mut now, mut step) = (crowd(size), Nanos::from_secs(1), 0);
+                let (mut tasks, mut now, mut step) = (snapshot(size), Nanos::from_secs(1), 0);
                 scheduler.decide(now, &tasks, &mut out);
                 bench.iter_custom(|times| {
                     let mut spent = Duration::ZERO;
                     for _ in 0..times {
                         step += 1;
                         now += Nanos::from_micros(500);
-                        go_on(step, now, &mut tasks, &out);
+                        advance(step, now, &mut tasks, &out);
                         let begun = Instant::now();
                         scheduler.decide(now, black_box(&tasks), &mut out);
                         spent += begun.elapsed();

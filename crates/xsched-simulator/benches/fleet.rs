@@ -1,5 +1,5 @@
-//! How fast the simulator is, and the figures that it gives for the policies. Plain output: there is one number per
-//! line to compare with, and a fleet takes too long to be run a hundred times.
+//! The speed of the simulator, and its figures for the policies. Plain output, one number per line: a fleet takes too long for
+//! a hundred runs.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ const FLEET: &str = include_str!("../../../examples/simulations/fleet.toml");
 const RUNS: usize = 3;
 
 fn main() {
-    // `cargo test --benches` runs this too, only to see that it runs.
+    // `cargo test --benches` runs this too, to check that it runs.
     let quick = !std::env::args().any(|arg| arg == "--bench");
     speed(quick);
     foreground(quick);
@@ -118,9 +118,10 @@ fn print_errors(name: &str, what: &str, hints: &[String], targets: &[f64], quick
 }
 
 fn error(report: &Report, targets: &[f64]) -> f64 {
-    let (had, wanted) = (report.all_tasks.used_ns as f64, targets.iter().sum::<f64>());
+    let (used, requested) = (report.all_tasks.used_ns as f64, targets.iter().sum::<f64>());
     let rows = report.task_groups.iter().zip(targets);
-    rows.map(|(row, target)| 100.0 * (row.used_ns as f64 / had - target / wanted).abs()).fold(0.0, f64::max)
+    rows.map(|(row, target)| 100.0 * (row.used_ns as f64 / used - target / requested).abs())
+        .fold(0.0, f64::max)
 }
 
 fn find(name: &str) -> &'static PolicyInfo {

@@ -1,4 +1,4 @@
-//! The shape of a simulation file, and how a refusal finds the line and the field it is about.
+//! The format of a simulation file, and the line and field that an error is about.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,12 +11,12 @@ use xsched_core::{Deadline, Laxity, Level, Priority, Share, Timeslice};
 
 use crate::values::{self, Time};
 
-/// Why a simulation file was refused: where, and what is allowed instead.
+/// Why a simulation file was rejected: where, and what is allowed instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct SpecError {
-    /// The line, counted from 1; absent when the fault is in no single place.
+    /// The line, counted from 1; absent if the error is in no single place.
     pub line: Option<usize>,
-    /// The field, where the fault is in one.
+    /// The field, if the error is in one.
     pub field: Option<String>,
     /// What is wrong, and what is allowed.
     pub message: String,
@@ -35,23 +35,23 @@ impl fmt::Display for SpecError {
 }
 
 impl SpecError {
-    /// A fault in no single place of the file.
+    /// An error in no single place of the file.
     pub(crate) fn anywhere(message: impl Into<String>) -> Self {
         Self { line: None, field: None, message: message.into() }
     }
 
-    /// A fault at `span` of `text`.
+    /// An error at `span` of `text`.
     pub(crate) fn at(text: &str, span: &Range<usize>, message: impl Into<String>) -> Self {
         let message = message.into();
         let (before, after) = text.split_at_checked(span.start).unwrap_or((text, ""));
         let line = before.matches('\n').count() + 1;
-        // A fault about the key itself names it already.
+        // An error about the key itself names it already.
         let field = field_at(before, after).filter(|field| !message.contains(&format!("`{field}`")));
         Self { line: Some(line), field, message }
     }
 }
 
-/// The key at, or whose value is at, the place between `before` and `after`; none where there is no `key = value`.
+/// The key of the `key = value` at the boundary between `before` and `after`, if there is one.
 fn field_at(before: &str, after: &str) -> Option<String> {
     let no_key = |c: char| !c.is_alphanumeric() && !"_-.".contains(c);
     let key_before = |text: &str| text.rsplit(no_key).next().unwrap_or_default().to_owned();
@@ -162,11 +162,11 @@ pub(crate) struct TaskTable {
     pub(crate) focused: bool,
 }
 
-/// When a task's jobs come. Times in nanoseconds.
+/// When a task's jobs arrive. Times in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(crate) enum Arrival {
-    /// Every so often, the first after `phase`, each late by up to `jitter`.
+    /// At equal intervals, the first after `phase`, each late by up to `jitter`.
     Periodic {
         #[serde(deserialize_with = "values::at_least_1us")]
         every: u64,
@@ -180,7 +180,7 @@ pub(crate) enum Arrival {
         #[serde(deserialize_with = "values::at_least_1us")]
         mean: u64,
     },
-    /// One at a time: the next comes `think` after the last was done.
+    /// One at a time: the next arrives `think` after the last was finished.
     Closed {
         #[serde(default)]
         think: Time,
@@ -281,12 +281,12 @@ fn one() -> u32 {
     1
 }
 
-/// More devices than a group can have: they all sit in one machine.
+/// More devices than a group can have: all of them belong to one machine.
 fn all() -> u32 {
     u32::MAX
 }
 
-/// What NVIDIA's driver gives a compute context.
+/// The default time slice of a compute context with NVIDIA's driver.
 fn native_slice() -> u64 {
     2_000_000
 }

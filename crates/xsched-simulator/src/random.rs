@@ -1,14 +1,14 @@
-//! Chance, the same on every run: a small generator and the distributions that a simulation file can name.
+//! Reproducible random numbers: a small generator and the distributions of a simulation file.
 
 use crate::spec::Lengths;
 
-/// `SplitMix64` (Steele, Lea and Flood, 2014): one word of state, so that every task can have streams of its own and
-/// sees the same arrivals and lengths whatever the policy does to it.
+/// `SplitMix64` (Steele, Lea and Flood, 2014): one word of state, so that every task has streams of its own and
+/// the same arrivals and lengths under every policy.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The stream with this number of the run with this seed. Neighbouring numbers give unrelated streams.
+    /// The stream with this number of the run with this seed. Consecutive numbers give independent streams.
     pub(crate) fn stream(seed: u64, number: u64) -> Self {
         let mut scramble = Self(seed);
         let base = scramble.next();
@@ -25,18 +25,18 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Evenly from 0 up to but without 1.
+    /// Uniform from 0 to 1, 1 excluded.
     fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Evenly from `low` to `high`, both possible.
+    /// Uniform from `low` to `high`, both included.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         let wide = u128::from(self.next()) * (u128::from(high - low) + 1);
         low + u64::try_from(wide >> 64).unwrap_or(0)
     }
 
-    /// The wait for the next of independent events that come every `mean` on average.
+    /// The time to the next of independent events that are `mean` apart on average.
     pub(crate) fn exponential(&mut self, mean: u64) -> u64 {
         nanos(-(1.0 - self.unit()).ln() * mean as f64)
     }
@@ -47,12 +47,12 @@ impl Random {
     }
 }
 
-/// No command is shorter: a stream of commands without length would stop virtual time.
-const SHORTEST: u64 = 100;
-/// No command is longer, whatever the tail of its distribution says: the longest time a file can name.
-const LONGEST: u64 = 24 * 3_600_000_000_000;
+/// The minimum length of a command: commands without length would stop virtual time.
+const MIN_LENGTH: u64 = 100;
+/// The maximum length of a command, whatever its distribution: the longest time that a file can contain.
+const MAX_LENGTH: u64 = 24 * 3_600_000_000_000;
 
-/// The lengths of one task's commands, one after the other.
+/// The lengths of one task's commands, in order.
 #[derive(Clone, Debug)]
 pub(crate) struct LengthStream<'a> {
     lengths: &'a Lengths,
@@ -65,7 +65,7 @@ impl<'a> LengthStream<'a> {
         Self { lengths, random, drawn: 0 }
     }
 
-    /// How long the next command runs, in nanoseconds.
+    /// The length of the next command, in nanoseconds.
     pub(crate) fn next(&mut self) -> u64 {
         let length = match self.lengths {
             Lengths::Constant(length) => *length,
@@ -80,7 +80,7 @@ impl<'a> LengthStream<'a> {
                 length
             }
         };
-        length.clamp(SHORTEST, LONGEST)
+        length.clamp(MIN_LENGTH, MAX_LENGTH)
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn distributions_have_the_mean_they_are_named_for() {
+    fn distributions_have_their_means() {
         let median = 1_000_000;
         for (lengths, expected) in [
             (Lengths::Constant(5_000), 5_000.0),
@@ -118,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_tail_neither_overflows_nor_stops_time() {
+    fn extreme_distribution_neither_overflows_nor_stops_time() {
         let mut stream =
-            LengthStream::new(&Lengths::Lognormal { median: LONGEST, sigma: 10.0 }, Random::stream(1, 1));
-        assert!((0..10_000).map(|_| stream.next()).all(|length| (SHORTEST..=LONGEST).contains(&length)));
+            LengthStream::new(&Lengths::Lognormal { median: MAX_LENGTH, sigma: 10.0 }, Random::stream(1, 1));
+        assert!((0..10_000).map(|_| stream.next()).all(|length| (MIN_LENGTH..=MAX_LENGTH).contains(&length)));
     }
 
     #[test]
-    fn streams_differ_and_repeat() {
+    fn streams_differ_and_are_reproducible() {
         let draw = |seed, number| Random::stream(seed, number).between(0, u64::MAX);
         assert_eq!(draw(1, 2), draw(1, 2));
         assert_ne!(draw(1, 2), draw(1, 3));

@@ -1,4 +1,4 @@
-//! What came of a simulation, for programs (it serialises) and for people ([`super::table`]).
+//! The results of a simulation, for programs (they serialize) and for users ([`super::table`]).
 
 use serde::Serialize;
 use xsched_policy::PolicyInfo;
@@ -9,30 +9,30 @@ use crate::domain::Outcome;
 use crate::spec::{DomainPlan, Spec};
 use crate::task::TaskTotals;
 
-/// Everything that was measured. Times are nanoseconds of virtual time, shares fractions of 1.
+/// All measurements. Times are nanoseconds of virtual time, utilizations are fractions of 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The policy's short name.
     pub policy: String,
-    /// The word a person would type for it.
+    /// The name that users type for it.
     pub plain: String,
-    /// The seed of all chance.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// How long was simulated.
+    /// The simulated time.
     pub duration_ns: u64,
-    /// How much of that did not count.
+    /// The part of it that was not measured.
     pub warmup_ns: u64,
-    /// How many devices there were.
+    /// The number of devices.
     pub device_count: usize,
-    /// How many tasks there were.
+    /// The number of tasks.
     pub task_count: usize,
     /// One row for each `[[task]]` entry.
     pub task_groups: Vec<TaskReport>,
     /// One row for each `[[device]]` entry.
     pub device_groups: Vec<DeviceReport>,
-    /// One row for each task; empty when there are many and they were not asked for.
+    /// One row for each task; empty if there are many and they were not requested.
     pub tasks: Vec<TaskReport>,
-    /// One row for each device; empty when there are many tasks and they were not asked for.
+    /// One row for each device; empty if there are many tasks and they were not requested.
     pub devices: Vec<DeviceReport>,
     /// All tasks together.
     pub all_tasks: TaskReport,
@@ -40,7 +40,7 @@ pub struct Report {
     pub all_devices: DeviceReport,
 }
 
-/// One task, or several alike.
+/// One task, or several of one entry.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TaskReport {
     /// Its name.
@@ -53,34 +53,34 @@ pub struct TaskReport {
     pub jobs_per_s: f64,
     /// From a job's arrival to its completion.
     pub latency: Latency,
-    /// Device time had.
+    /// Device time used.
     pub used_ns: u64,
-    /// The same as a part of the time of the devices its tasks are on.
+    /// The same as a part of the time of the devices that its tasks run on: measured, where a share is requested.
     pub utilization: f64,
-    /// Time it wanted to run and was held.
+    /// Time it had work and was held.
     pub held_ns: u64,
-    /// How often it was stopped with work left.
+    /// How often it was preempted with work left.
     pub preemptions: u64,
     /// Jobs whose deadline was met or has passed.
     pub deadline_jobs: u64,
-    /// Jobs that were not done by their deadline.
+    /// Jobs that missed their deadline.
     pub deadline_misses: u64,
 }
 
-/// The distribution of a latency: quantiles to half a percent, the maximum exactly.
+/// The distribution of a latency: quantiles within 0.5 %, the maximum exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Latency {
-    /// Half were no slower.
+    /// The median.
     pub p50_ns: u64,
-    /// Nine in ten were no slower.
+    /// The 90th percentile.
     pub p90_ns: u64,
-    /// Ninety-nine in a hundred were no slower.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// The slowest.
+    /// The maximum.
     pub max_ns: u64,
 }
 
-/// One device, or several alike. `busy`, `lost` and `idle` add up to the time measured.
+/// One device, or several of one entry. `busy`, `lost` and `idle` add up to the measured time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeviceReport {
     /// Its name.
@@ -91,13 +91,13 @@ pub struct DeviceReport {
     pub busy_ns: u64,
     /// Time lost to switching, preempting and restoring.
     pub lost_ns: u64,
-    /// Time with nothing to do, or with everything held.
+    /// Time without work, or with all tasks held.
     pub idle_ns: u64,
-    /// `busy` as a part of all.
+    /// `busy` as a part of the measured time.
     pub utilization: f64,
-    /// How often a task was stopped with work left.
+    /// How often a task was preempted with work left.
     pub preemptions: u64,
-    /// How often the device turned to another task.
+    /// How often the device switched to another task.
     pub switches: u64,
 }
 
@@ -128,7 +128,7 @@ impl Report {
                 }
             }
         }
-        // Domains under a machine-wide policy may interleave; a reader wants the order of the file.
+        // Domains of a machine-wide policy interleave; the report has the order of the file.
         tasks.sort_by_key(|(index, _)| *index);
         devices.sort_by_key(|(index, _)| *index);
 
@@ -175,7 +175,7 @@ impl Report {
     }
 }
 
-/// How many devices the tasks of each entry are on.
+/// How many devices the tasks of each entry run on.
 fn places(spec: &Spec) -> Vec<u64> {
     let mut seen: Vec<_> = spec.tasks.iter().map(|task| (task.group, task.device)).collect();
     seen.sort_unstable();
@@ -222,7 +222,7 @@ impl Sum<DeviceTotals> {
     }
 }
 
-/// Makes rows of what was counted over the time measured.
+/// Builds rows from the totals of the measured time.
 struct Rows {
     measured: u64,
 }

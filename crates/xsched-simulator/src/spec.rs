@@ -1,4 +1,4 @@
-//! What is simulated: the devices and tasks of a file, checked and counted out.
+//! The devices and tasks of a simulation file, checked and expanded by their counts.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use xsched_core::{Hints, Level, LevelCost, Nanos};
 use crate::file::{self, Arrival, CommandTable, DeviceTable, Drawn, SpecError, TaskTable};
 use xsched_policy::{Params, Scope};
 
-/// Everything a simulation needs to know but the policy. Made from a file; see the [crate documentation](crate) for its shape.
+/// The input of a simulation, except for the policy. Read from a file; see the [crate documentation](crate) for its format.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub(crate) duration: u64,
@@ -22,7 +22,7 @@ pub struct Spec {
     machines: u32,
 }
 
-/// One `[[device]]` entry: devices that are alike. Times in nanoseconds.
+/// One `[[device]]` entry: identical devices. Times in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceGroup {
     pub(crate) name: String,
@@ -34,7 +34,7 @@ pub(crate) struct DeviceGroup {
     pub(crate) window: u64,
 }
 
-/// One `[[task]]` entry: tasks that are alike.
+/// One `[[task]]` entry: identical tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct TaskGroup {
     pub(crate) name: String,
@@ -57,7 +57,7 @@ pub(crate) enum Lengths {
     List(Vec<u64>),
 }
 
-/// One device: an entry's `replica`.
+/// One device: a replica of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceSlot {
     pub(crate) group: u32,
@@ -65,7 +65,7 @@ pub(crate) struct DeviceSlot {
     machine: u32,
 }
 
-/// One task: an entry's `replica`, and where it runs.
+/// One task: a replica of an entry, and its device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskSlot {
     pub(crate) group: u32,
@@ -74,17 +74,17 @@ pub(crate) struct TaskSlot {
     pub(crate) process: u32,
 }
 
-/// What is decided about together: some devices and the tasks on them, as indices, ascending.
+/// One domain: devices and the tasks on them that a policy instance decides for, as ascending indices.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DomainPlan {
     pub(crate) devices: Vec<u32>,
     pub(crate) tasks: Vec<u32>,
 }
 
-/// More jobs than this are a mistake of unit, and their backlog would not fit memory.
-const MOST_JOBS: u64 = 200_000_000;
-const MOST_DEVICES: usize = 100_000;
-const MOST_TASKS: usize = 1_000_000;
+/// More jobs than this are probably a wrong unit, and their backlog would not fit into memory.
+const MAX_JOBS: u64 = 200_000_000;
+const MAX_DEVICES: usize = 100_000;
+const MAX_TASKS: usize = 1_000_000;
 
 impl Spec {
     /// Reads a simulation file's text.
@@ -157,7 +157,7 @@ impl Spec {
         format!("warmup {warmup} leaves nothing to measure: allowed is less than the duration, {duration}")
     }
 
-    /// Counts the devices out and says which of them each name stands for.
+    /// Adds the devices. Returns which of them each name refers to.
     fn add_devices(
         &mut self,
         entries: Vec<DeviceTable>,
@@ -190,8 +190,8 @@ impl Spec {
                     return Err(taken(&own));
                 }
             }
-            if self.devices.len() > MOST_DEVICES {
-                return Err(fault(&span, format!("too many devices in all: allowed is 1 to {MOST_DEVICES}")));
+            if self.devices.len() > MAX_DEVICES {
+                return Err(fault(&span, format!("too many devices in all: allowed is 1 to {MAX_DEVICES}")));
             }
             self.device_groups.push(DeviceGroup {
                 name,
@@ -234,7 +234,7 @@ impl Spec {
                 })?,
             };
             for replica in 0..entry.count {
-                // A named process has one task of each entry that names it; others are a process each.
+                // A named process has one task of each entry that names it. Without a name each task is a process of its own.
                 let process = match &entry.process {
                     Some(process) => (Some(process.clone()), 0, replica),
                     None => (None, group, replica),
@@ -244,8 +244,8 @@ impl Spec {
                 let device = devices.start + replica % (devices.end - devices.start);
                 self.tasks.push(TaskSlot { group, replica, device, process });
             }
-            if self.tasks.len() > MOST_TASKS {
-                return Err(fault(&span, format!("too many tasks in all: allowed is 1 to {MOST_TASKS}")));
+            if self.tasks.len() > MAX_TASKS {
+                return Err(fault(&span, format!("too many tasks in all: allowed is 1 to {MAX_TASKS}")));
             }
             self.task_groups.push(TaskGroup {
                 name,
@@ -267,7 +267,7 @@ impl Spec {
         Ok(())
     }
 
-    /// The devices a task could have named, in words.
+    /// The devices that a task can name, for an error message.
     fn choices(&self) -> String {
         let names = self.device_groups.iter().take(8).map(|group| match group.count {
             1 => format!("`{}`", group.name),
@@ -283,13 +283,13 @@ impl Spec {
             let apart = match group.arrival {
                 Arrival::Periodic { every, .. } => every,
                 Arrival::Poisson { mean } => mean,
-                // Bounded by what the device gets done, and never a backlog.
+                // Bounded by the speed of the device, and never a backlog.
                 Arrival::Closed { .. } => continue,
             };
             jobs = jobs.saturating_add((self.duration / apart).saturating_mul(group.count.into()));
-            if jobs > MOST_JOBS {
+            if jobs > MAX_JOBS {
                 return Err(SpecError::anywhere(format!(
-                    "too many jobs: with task `{}` they are more than {MOST_JOBS} over {}; \
+                    "too many jobs: with task `{}` they are more than {MAX_JOBS} over {}; \
                      shorten the duration or let jobs come less often",
                     group.name,
                     Nanos(self.duration)
@@ -299,7 +299,7 @@ impl Spec {
         Ok(())
     }
 
-    /// What is decided about together under a policy of this scope.
+    /// The domains of a policy with this scope.
     pub(crate) fn domains(&self, scope: Scope) -> Vec<DomainPlan> {
         let domain = |device: u32| match scope {
             Scope::Device => device,
@@ -332,7 +332,7 @@ impl Spec {
     }
 }
 
-/// Counts stay far below 2^32: see `MOST_TASKS` and `MOST_DEVICES`, which one entry can exceed by its own limit only.
+/// Counts stay far below 2^32: see `MAX_TASKS` and `MAX_DEVICES`, which one entry can exceed by its own limit only.
 pub(crate) fn index(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Reports as tables for people.
+//! Reports as tables for users.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use xsched_core::Nanos;
 
 use crate::report::{DeviceReport, Report, TaskReport};
 
-/// One report: what was simulated, the tasks, the devices.
+/// One report: the setup, the tasks, the devices.
 #[must_use]
 pub fn table(report: &Report) -> String {
     let mut tasks = Table::new(&TASK_HEADER);
@@ -17,7 +17,7 @@ pub fn table(report: &Report) -> String {
     for row in rows_of(&report.device_groups, &report.all_devices) {
         devices.row(device_cells(row));
     }
-    format!("{}, under {}\n\n{tasks}\n{devices}", scene(report), policy(report))
+    format!("{}, under {}\n\n{tasks}\n{devices}", setup(report), policy(report))
 }
 
 /// Several reports of one specification, side by side.
@@ -27,7 +27,7 @@ pub fn compare(reports: &[Report]) -> String {
     let mut tasks = Table::new(&[&["policy"], &TASK_HEADER[..]].concat());
     let mut devices = Table::new(&[&["policy"], &DEVICE_HEADER[..]].concat());
     for report in reports {
-        // The name stands once, before the first of its rows.
+        // The name is written once, before the first of its rows.
         let mut name = policy(report);
         for row in &report.task_groups {
             tasks.row([vec![std::mem::take(&mut name)], task_cells(row)].concat());
@@ -37,15 +37,15 @@ pub fn compare(reports: &[Report]) -> String {
             devices.row([vec![std::mem::take(&mut name)], device_cells(row)].concat());
         }
     }
-    format!("{}, under {} policies\n\n{tasks}\n{devices}", scene(first), reports.len())
+    format!("{}, under {} policies\n\n{tasks}\n{devices}", setup(first), reports.len())
 }
 
-/// A single row needs no sum below it.
+/// A single row needs no sum.
 fn rows_of<'a, T>(groups: &'a [T], all: &'a T) -> impl Iterator<Item = &'a T> {
     groups.iter().chain((groups.len() > 1).then_some(all))
 }
 
-fn scene(report: &Report) -> String {
+fn setup(report: &Report) -> String {
     let warmup = match report.warmup_ns {
         0 => String::new(),
         warmup => format!(" after {} of warm-up", Nanos(warmup)),
@@ -127,7 +127,7 @@ fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
 }
 
-/// A number with its thousands set apart.
+/// A number with commas between thousands.
 fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -140,16 +140,16 @@ fn grouped(n: u64) -> String {
     out
 }
 
-/// Cells in columns: words to the left, numbers to the right.
+/// Cells in columns: text left-aligned, numbers right-aligned.
 struct Table {
     rows: Vec<Vec<String>>,
-    words: Vec<bool>,
+    is_text: Vec<bool>,
 }
 
 impl Table {
     fn new(header: &[&str]) -> Self {
-        let words = header.iter().map(|name| ["policy", "task", "device"].contains(name)).collect();
-        Self { rows: vec![header.iter().map(|name| (*name).to_owned()).collect()], words }
+        let is_text = header.iter().map(|name| ["policy", "task", "device"].contains(name)).collect();
+        Self { rows: vec![header.iter().map(|name| (*name).to_owned()).collect()], is_text }
     }
 
     fn row(&mut self, cells: Vec<String>) {
@@ -161,11 +161,11 @@ impl std::fmt::Display for Table {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let width =
             |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<_> = (0..self.words.len()).map(width).collect();
+        let widths: Vec<_> = (0..self.is_text.len()).map(width).collect();
         for row in &self.rows {
             let mut line = String::new();
-            for ((cell, width), words) in row.iter().zip(&widths).zip(&self.words) {
-                if *words {
+            for ((cell, width), is_text) in row.iter().zip(&widths).zip(&self.is_text) {
+                if *is_text {
                     write!(line, "{cell:<width$}  ")?;
                 } else {
                     write!(line, "{cell:>width$}  ")?;
@@ -182,12 +182,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_set_apart() {
+    fn thousands_are_separated() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
     }
 
     #[test]
-    fn columns_line_up() {
+    fn columns_are_aligned() {
         let mut table = Table::new(&["task", "jobs"]);
         table.row(vec!["long name".into(), "7".into()]);
         table.row(vec!["x".into(), "12,345".into()]);

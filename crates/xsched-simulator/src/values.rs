@@ -1,4 +1,4 @@
-//! The values a simulation file is made of, each checked where it is read, so that a refusal can point at its place.
+//! The values of a simulation file, each checked where it is read, so that an error can name its line.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -22,17 +22,18 @@ impl FromStr for Time {
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Words { expected: xsched_core::TIME_FORMAT, result: PhantomData })
+        deserializer
+            .deserialize_str(StringVisitor { expected: xsched_core::TIME_FORMAT, result: PhantomData })
     }
 }
 
 /// Reads a string by means of [`FromStr`].
-struct Words<T> {
+struct StringVisitor<T> {
     expected: &'static str,
     result: PhantomData<T>,
 }
 
-impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Words<T> {
+impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for StringVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,7 +45,7 @@ impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Words<T> {
     }
 }
 
-/// A time within bounds that suit its field.
+/// A time of at least `least` nanoseconds.
 fn time_from<'de, D: Deserializer<'de>>(deserializer: D, least: u64) -> Result<u64, D::Error> {
     let time = Time::deserialize(deserializer)?.0;
     if time < least {
@@ -54,17 +55,17 @@ fn time_from<'de, D: Deserializer<'de>>(deserializer: D, least: u64) -> Result<u
     Ok(time)
 }
 
-/// A command, a period or a slice: something that must take time.
+/// A command, a period or a slice, which must not be zero.
 pub(crate) fn at_least_1us<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     time_from(deserializer, 1_000)
 }
 
-/// How long the simulation lasts.
+/// The duration of the simulation.
 pub(crate) fn at_least_1ms<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     time_from(deserializer, 1_000_000)
 }
 
-/// The hints count whole microseconds; anything finer would be rounded behind the user's back.
+/// Hints are in whole microseconds; a finer time is rejected, not rounded.
 fn whole_micros<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     let time = Time::deserialize(deserializer)?.0;
     if time % 1_000 != 0 {
@@ -104,16 +105,16 @@ pub(crate) fn nice<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i8, D::
         .ok_or_else(|| de::Error::custom(format!("nice {number} is out of range: allowed is -20 to 19")))
 }
 
-/// A whole number from 1 to `MOST`.
-pub(crate) fn count<'de, const MOST: u32, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+/// A whole number from 1 to `MAX`.
+pub(crate) fn count<'de, const MAX: u32, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let number = i64::deserialize(deserializer)?;
     u32::try_from(number)
         .ok()
-        .filter(|n| (1..=MOST).contains(n))
-        .ok_or_else(|| de::Error::custom(format!("{number} is out of range: allowed is 1 to {MOST}")))
+        .filter(|n| (1..=MAX).contains(n))
+        .ok_or_else(|| de::Error::custom(format!("{number} is out of range: allowed is 1 to {MAX}")))
 }
 
-/// The spread of a lognormal distribution; beyond 5 all its weight lies in lengths nobody has.
+/// The spread of a lognormal distribution; beyond 5 almost all lengths would be absurd.
 pub(crate) fn sigma<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let sigma = f64::deserialize(deserializer)?;
     if (0.0..=5.0).contains(&sigma) {
@@ -122,7 +123,7 @@ pub(crate) fn sigma<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D
     Err(de::Error::custom(format!("sigma {sigma} is out of range: allowed is 0 to 5")))
 }
 
-/// A name for a device, a machine, a process or a task: shown in tables, so it must be there and fit one line.
+/// The name of a device, a machine, a process or a task. It is shown in tables, so it must not be empty and must fit one line.
 pub(crate) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let name = String::deserialize(deserializer)?;
     if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {
@@ -135,10 +136,10 @@ pub(crate) fn optional_name<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
     name(deserializer).map(Some)
 }
 
-/// A priority as a number or a word.
+/// A priority as a number or a name.
 pub(crate) fn priority<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Priority, D::Error> {
-    struct NumberOrWord;
-    impl Visitor<'_> for NumberOrWord {
+    struct NumberOrName;
+    impl Visitor<'_> for NumberOrName {
         type Value = Priority;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -153,5 +154,5 @@ pub(crate) fn priority<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Pri
             s.parse().map_err(E::custom)
         }
     }
-    deserializer.deserialize_any(NumberOrWord)
+    deserializer.deserialize_any(NumberOrName)
 }

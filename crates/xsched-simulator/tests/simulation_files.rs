@@ -1,9 +1,9 @@
-//! What a simulation file may not say, and what its author is told then.
+//! Simulation files that are rejected, and the error messages.
 
 use xsched_core::Nanos;
 use xsched_simulator::Spec;
 
-const GOOD: &str = r#"duration = "1s"
+const VALID: &str = r#"duration = "1s"
 seed = 1
 [policy]
 timeslice = "5ms"
@@ -32,22 +32,22 @@ arrival.closed = {}
 command.uniform = { min = "1ms", max = "2ms" }
 "#;
 
-/// What is said about the good file with `from` replaced by `to`.
-fn refusal(from: &str, to: &str) -> String {
-    assert!(GOOD.contains(from), "{from}");
-    match Spec::from_toml(&GOOD.replacen(from, to, 1)) {
-        Ok(_) => panic!("`{to}` instead of `{from}` was taken"),
+/// The error for the valid file with `from` replaced by `to`.
+fn rejection(from: &str, to: &str) -> String {
+    assert!(VALID.contains(from), "{from}");
+    match Spec::from_toml(&VALID.replacen(from, to, 1)) {
+        Ok(_) => panic!("`{to}` instead of `{from}` was accepted"),
         Err(error) => error.to_string(),
     }
 }
 
 #[test]
-fn the_good_file_is_good() {
-    let spec = Spec::from_toml(GOOD).unwrap();
+fn valid_file_is_accepted() {
+    let spec = Spec::from_toml(VALID).unwrap();
     assert_eq!((spec.devices(), spec.tasks()), (3, 2));
 }
 
-/// What is replaced, by what, and a part of what is said then.
+/// What is replaced, by what, and a part of the error.
 type Case = (&'static str, &'static str, &'static str);
 
 /// Times and lengths.
@@ -168,7 +168,7 @@ const DEVICES_AND_NAMES: &[Case] = &[
     ),
 ];
 
-/// The shape of the file, and too much in it.
+/// The structure of the file, and its limits.
 const SHAPE: &[Case] = &[
     ("seed = 1", "sed = 1", "line 2: unknown field `sed`, expected one of `duration`, `warmup`, `seed`"),
     ("nice = 0", "niceness = 0", "line 23: unknown field `niceness`, expected one of"),
@@ -196,9 +196,9 @@ const SHAPE: &[Case] = &[
 ];
 
 #[test]
-fn a_refusal_names_the_line_the_field_and_what_is_allowed() {
+fn error_names_the_line_the_field_and_what_is_allowed() {
     for (from, to, expected) in [TIMES, HINTS, DEVICES_AND_NAMES, SHAPE].concat() {
-        let said = refusal(from, to);
+        let said = rejection(from, to);
         assert!(
             said.contains(expected),
             "`{to}` instead of `{from}`:\n  said     {said}\n  expected {expected}"
@@ -208,7 +208,7 @@ fn a_refusal_names_the_line_the_field_and_what_is_allowed() {
 }
 
 #[test]
-fn a_file_without_devices_or_tasks_says_what_is_missing() {
+fn error_about_a_file_without_devices_or_tasks_names_what_is_missing() {
     for (text, expected) in [
         ("", "missing field `duration`"),
         ("duration = \"1s\"", "no device: a file needs at least one [[device]]"),
@@ -223,8 +223,8 @@ fn a_file_without_devices_or_tasks_says_what_is_missing() {
 }
 
 #[test]
-fn another_duration_is_checked_like_the_files_own() {
-    let spec = Spec::from_toml(&GOOD.replace("seed = 1", "warmup = \"500ms\"")).unwrap();
+fn duration_of_the_command_line_is_checked_like_that_of_the_file() {
+    let spec = Spec::from_toml(&VALID.replace("seed = 1", "warmup = \"500ms\"")).unwrap();
     let refused = |duration| spec.clone().with_duration(duration).unwrap_err().to_string();
     assert!(refused(Nanos::from_millis(500)).contains("warmup 500.00 ms leaves nothing to measure"));
     assert!(refused(Nanos::ZERO).contains("duration 0 ns is out of range: allowed is 1ms to 24h"));

@@ -1,4 +1,4 @@
-//! The simulator: that its devices do what they say, and that the policies keep their promises on them.
+//! The simulator: its devices behave as documented, and the policies keep their promises on them.
 
 use std::num::NonZeroUsize;
 
@@ -44,7 +44,7 @@ fn interruption(level: u8) -> Spec {
 }
 
 #[test]
-fn each_level_lets_exactly_its_share_of_the_background_finish_first() {
+fn foreground_waits_for_exactly_what_the_level_cannot_stop() {
     // Level 1: the running command and one more in flight; level 2: the running one; level 3: nothing.
     for (level, latency) in [(1, 17_000 + 100 + 1_000), (2, 7_000 + 100 + 1_000), (3, 100 + 1_000)] {
         let report = simulator::run(&interruption(level), policy("HPF"));
@@ -56,7 +56,7 @@ fn each_level_lets_exactly_its_share_of_the_background_finish_first() {
 }
 
 #[test]
-fn a_command_cut_at_level_3_goes_on_where_it_was() {
+fn command_interrupted_at_level_3_resumes_where_it_was() {
     let report = simulator::run(&interruption(3), policy("HPF"));
     let background = task(&report, "background");
     // Its own 30 ms, the foreground's 1 ms, and both costs.
@@ -65,7 +65,7 @@ fn a_command_cut_at_level_3_goes_on_where_it_was() {
 }
 
 #[test]
-fn the_window_bounds_what_is_in_flight_at_level_1() {
+fn window_bounds_the_work_in_flight_at_level_1() {
     let text = |window: &str| {
         format!(
             r#"
@@ -94,7 +94,7 @@ fn the_window_bounds_what_is_in_flight_at_level_1() {
 }
 
 #[test]
-fn the_native_scheduler_takes_turns_and_pays_for_them() {
+fn native_time_slices_pay_for_each_switch() {
     let report = simulator::run(
         &spec(
             r#"
@@ -125,7 +125,7 @@ fn the_native_scheduler_takes_turns_and_pays_for_them() {
 }
 
 #[test]
-fn a_job_that_is_late_without_being_done_is_a_miss() {
+fn unfinished_job_after_its_deadline_is_a_miss() {
     let report = simulator::run(
         &spec(
             r#"
@@ -144,13 +144,13 @@ fn a_job_that_is_late_without_being_done_is_a_miss() {
         policy("HPF"),
     );
     let starved = task(&report, "starved");
-    // The job that comes at the very end is not late yet.
+    // The job that arrives at the end is not late yet.
     assert_eq!((starved.jobs, starved.deadline_jobs, starved.deadline_misses), (0, 10, 10));
     assert_eq!(starved.held_ns, 100_000_000);
 }
 
 #[test]
-fn a_policy_of_ones_own_decides_for_each_device_or_for_the_machine() {
+fn custom_policy_decides_for_each_device_or_for_the_machine() {
     struct FirstReadyTask;
     impl Policy for FirstReadyTask {
         fn decide(&mut self, _now: Nanos, tasks: &[TaskView], out: &mut Decision) {
@@ -198,7 +198,7 @@ fn a_policy_of_ones_own_decides_for_each_device_or_for_the_machine() {
 }
 
 #[test]
-fn what_happens_during_the_warm_up_does_not_count() {
+fn warm_up_is_not_measured() {
     let text = |top: &str| {
         format!(
             r#"
@@ -370,7 +370,7 @@ fn serving(level: u8, beside: bool) -> Spec {
 }
 
 #[test]
-fn under_priority_at_level_3_the_foreground_hardly_notices_the_background() {
+fn priority_policy_at_level_3_keeps_the_foreground_latency() {
     let p99 = |report: &Report| task(report, "serving").latency.p99_ns as f64;
     let alone = p99(&simulator::run(&serving(3, false), policy("HPF")));
     let beside = p99(&simulator::run(&serving(3, true), policy("HPF")));
@@ -380,7 +380,7 @@ fn under_priority_at_level_3_the_foreground_hardly_notices_the_background() {
 }
 
 #[test]
-fn a_deeper_level_is_never_slower() {
+fn higher_level_is_never_slower() {
     let latency = |level| {
         let report = simulator::run(&serving(level, true), policy("HPF"));
         let latency = task(&report, "serving").latency;
@@ -421,22 +421,22 @@ fn busy(level: u8, hints: &[String]) -> Spec {
     ))
 }
 
-/// The largest difference between the part of the device time a task had and the part it should have had, in points.
+/// The largest difference between the utilization of a task and its share, in points.
 fn share_error(report: &Report, targets: &[f64]) -> f64 {
-    let had = report.all_tasks.used_ns as f64;
-    let wanted: f64 = targets.iter().sum();
+    let used = report.all_tasks.used_ns as f64;
+    let requested: f64 = targets.iter().sum();
     let errors = report
         .task_groups
         .iter()
         .zip(targets)
-        .map(|(row, target)| 100.0 * (row.used_ns as f64 / had - target / wanted).abs());
+        .map(|(row, target)| 100.0 * (row.used_ns as f64 / used - target / requested).abs());
     errors.fold(0.0, f64::max)
 }
 
 const SHARES: [&[u8]; 4] = [&[50, 50], &[75, 25], &[60, 30, 10], &[90, 10]];
 
 #[test]
-fn shares_are_within_a_point_of_what_was_asked_for() {
+fn utilization_is_within_1_point_of_the_requested_share() {
     for name in ["UP", "PUP", "SPUP"] {
         for (shares, level) in SHARES.iter().flat_map(|shares| [1, 2, 3].map(|level| (shares, level))) {
             let hints: Vec<_> = shares.iter().map(|share| format!("share = {share}")).collect();
@@ -449,8 +449,8 @@ fn shares_are_within_a_point_of_what_was_asked_for() {
 }
 
 #[test]
-fn the_fair_policy_shares_by_weight() {
-    // Steps of priority that come near the same shares; what is expected follows from the steps.
+fn fair_policy_shares_by_weight() {
+    // Steps of priority that are near the same shares; the targets follow from the steps.
     for priorities in [&[0, 0][..], &[6, 0], &[10, 6, 0], &[12, 0]] {
         for level in [1, 2, 3] {
             let hints: Vec<_> = priorities.iter().map(|priority| format!("priority = {priority}")).collect();
@@ -487,9 +487,9 @@ fn periodic() -> impl Strategy<Value = Periodic> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Density below 1 is enough for the earliest deadline first to be in time, whatever the phases.
+    /// A density below 1 is enough for the earliest deadline first to meet all deadlines, whatever the phases.
     #[test]
-    fn the_deadline_policy_misses_nothing_that_can_be_done(
+    fn deadline_policy_misses_no_feasible_deadline(
         tasks in prop::collection::vec(periodic(), 1..8),
         density in 10_u64..100,
     ) {
@@ -517,9 +517,9 @@ proptest! {
         prop_assert_eq!(report.all_tasks.deadline_misses, 0, "{}", text);
     }
 
-    /// Time is neither made nor lost, whoever decides and however deep it goes.
+    /// Device time adds up under every policy and at every level.
     #[test]
-    fn every_moment_of_a_device_is_busy_lost_or_idle(
+    fn device_time_is_busy_lost_or_idle(
         which in 0..=POLICIES.len(),
         level in 1..=3,
         costs in (0_u64..500, 0_u64..500, 0_u64..500),
@@ -576,15 +576,15 @@ proptest! {
         prop_assert_eq!(report.all_tasks.preemptions, report.all_devices.preemptions);
     }
 
-    /// Nothing a file can hold makes the reader panic.
+    /// No text makes the parser panic.
     #[test]
-    fn no_text_makes_the_reader_panic(text in "(duration|\\[\\[device\\]\\]|\\[\\[task\\]\\]|name|level|=|\"|[a-z0-9 .–{}\n-]){0,60}") {
+    fn no_text_makes_the_parser_panic(text in "(duration|\\[\\[device\\]\\]|\\[\\[task\\]\\]|name|level|=|\"|[a-z0-9 .–{}\n-]){0,60}") {
         let _ = Spec::from_toml(&text);
     }
 }
 
 #[test]
-fn the_result_depends_on_the_seed_and_on_nothing_else() {
+fn result_depends_only_on_the_seed() {
     let fleet = spec(
         r#"
         duration = "1s"
@@ -624,7 +624,7 @@ fn the_result_depends_on_the_seed_and_on_nothing_else() {
 }
 
 #[test]
-fn many_tasks_are_reported_by_group_unless_asked_for() {
+fn many_tasks_are_reported_by_group_unless_requested() {
     let text = r#"
         duration = "10ms"
         [[device]]

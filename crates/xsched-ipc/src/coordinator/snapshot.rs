@@ -55,7 +55,7 @@ impl Coordinator {
         }
     }
 
-    /// Collects for each task what its queues with work report. An idle queue says nothing about the work of the task.
+    /// Collects for each task what its queues with work report. What idle queues reported before does not count.
     fn collect_feedback(&mut self) {
         for account in &mut self.accounts {
             (account.is_sync_bound, account.is_drained) = (false, true);
