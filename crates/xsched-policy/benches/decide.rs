@@ -1,18 +1,19 @@
-//! How long a decision for the whole machine takes, for every policy and several sizes.
+//! How long a decision for the whole machine takes, for every policy and several sizes, and how long the whole pipeline takes
+//! from the snapshot to the orders.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use xsched_core::{Deadline, DeviceId, Hints, Laxity, Nanos, Priority, ProcessId, Share, TaskId, Timeslice};
-use xsched_policy::{Decision, POLICIES, Params, Scheduler, TaskView};
+use xsched_policy::{Decision, POLICIES, Params, Pipeline, Scheduler, Snapshot, TaskStatus, TaskView};
 
 const DEVICES: u64 = 8;
 
 /// Tasks on eight devices, half of them ready; each process has four, on different devices. Ids alternate between the
 /// devices, as they do when programs start one after another.
 fn snapshot(tasks: u64) -> Vec<TaskView> {
-    let mut tasks_of_all: Vec<_> = (0..tasks)
+    let mut tasks_by_device: Vec<_> = (0..tasks)
         .map(|n| {
             let signed = i64::try_from(n).unwrap();
             TaskView {
@@ -35,8 +36,8 @@ fn snapshot(tasks: u64) -> Vec<TaskView> {
             }
         })
         .collect();
-    tasks_of_all.sort_by_key(|task| (task.device, task.id));
-    tasks_of_all
+    tasks_by_device.sort_by_key(|task| (task.device, task.id));
+    tasks_by_device
 }
 
 /// Advances by 0.5 ms: tasks that ran have consumed, and every sixteenth task became ready or idle.
@@ -81,6 +82,46 @@ fn decide(criterion: &mut Criterion) {
     }
 }
 
+fn plan(criterion: &mut Criterion) {
+    for policy in POLICIES {
+        let mut group = criterion.benchmark_group(format!("pipeline {}", policy.name));
+        for size in [128, 1_024] {
+            group.throughput(Throughput::Elements(size));
+            group.bench_function(BenchmarkId::from_parameter(size), |bench| {
+                let mut pipeline = Pipeline::new(policy);
+                pipeline.configure(Params { timeslice: Timeslice::DEFAULT, k: 2 });
+                let (mut tasks, mut now, mut step) = (Snapshot::default(), Nanos::from_secs(1), 0_usize);
+                for view in snapshot(size) {
+                    let status = TaskStatus { has_work: view.ready, ..TaskStatus::default() };
+                    tasks.push(view, status);
+                }
+                bench.iter_custom(|times| {
+                    let mut spent = Duration::ZERO;
+                    for _ in 0..times {
+                        step += 1;
+                        now += Nanos::from_micros(500);
+                        for (index, order) in pipeline.orders().iter().enumerate() {
+                            tasks.statuses[index].is_drained = order.stops();
+                            if tasks.statuses[index].has_work && !order.stops() {
+                                tasks.views[index].used += Nanos::from_micros(500);
+                            }
+                        }
+                        for index in (step % 16..tasks.views.len()).step_by(16) {
+                            tasks.statuses[index].has_work ^= true;
+                            tasks.views[index].ready_since = now;
+                        }
+                        let begun = Instant::now();
+                        black_box(pipeline.plan(now, black_box(&mut tasks)));
+                        spent += begun.elapsed();
+                    }
+                    spent
+                });
+            });
+        }
+        group.finish();
+    }
+}
+
 criterion_group! {
     name = decisions;
     config = Criterion::default()
@@ -88,6 +129,6 @@ criterion_group! {
         .measurement_time(Duration::from_secs(1))
         .sample_size(20)
         .without_plots();
-    targets = decide
+    targets = decide, plan
 }
 criterion_main!(decisions);
