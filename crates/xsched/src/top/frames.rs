@@ -57,7 +57,7 @@ fn after(second: u64, task: &TaskStatus, utilization: f64) -> TaskStatus {
     }
 }
 
-fn look(second: u64, tasks: Vec<TaskStatus>) -> Status {
+fn status_at(second: u64, tasks: Vec<TaskStatus>) -> Status {
     Status {
         version: "0.1.0".into(),
         pid: 1,
@@ -78,7 +78,7 @@ fn two_devices() -> Screen {
     ];
     let mut screen = Screen::new(Glyphs::UNICODE);
     for second in 0..=31 {
-        screen.update(look(
+        screen.update(status_at(
             second,
             tasks.iter().map(|(task, utilization)| after(second, task, *utilization)).collect(),
         ));
@@ -113,7 +113,7 @@ fn ascii_terminal() {
 #[test]
 fn no_tasks_and_no_service() {
     let mut screen = Screen::new(Glyphs::UNICODE);
-    screen.update(look(1, vec![]));
+    screen.update(status_at(1, vec![]));
     assert_frame("empty-80x24", &as_text(&screen, 80, 24));
     screen.disconnect(
         "no scheduler is running (searched /run/xsched/socket): start one with `xsched serve`".into(),
@@ -130,7 +130,7 @@ fn task_list_scrolls_with_the_cursor_and_devices_beyond_the_screen_are_counted()
         })
         .collect();
     for second in 0..3 {
-        screen.update(look(second, tasks.iter().map(|task| after(second, task, 0.15)).collect()));
+        screen.update(status_at(second, tasks.iter().map(|task| after(second, task, 0.15)).collect()));
     }
     for _ in 0..30 {
         press(&mut screen, KeyCode::Down);

@@ -185,7 +185,7 @@ impl Screen {
         match self.sort {
             Sort::Device => {}
             Sort::Utilization => {
-                tasks.sort_by(|a, b| rate(b, |r| r.utilization).total_cmp(&rate(a, |r| r.utilization)))
+                tasks.sort_by(|a, b| rate(b, |r| r.utilization).total_cmp(&rate(a, |r| r.utilization)));
             }
             Sort::Held => tasks.sort_by(|a, b| rate(b, |r| r.held).total_cmp(&rate(a, |r| r.held))),
             Sort::Wait => tasks.sort_by_key(|task| std::cmp::Reverse(task.wait_p99_us)),
@@ -253,7 +253,7 @@ mod tests {
         TaskStatus { task, pid, name: name.into(), priority, used_ns, ..TaskStatus::default() }
     }
 
-    fn look(pid: u32, now_ns: u64, tasks: Vec<TaskStatus>) -> Status {
+    fn status_of(pid: u32, now_ns: u64, tasks: Vec<TaskStatus>) -> Status {
         Status { pid, now_ns, rounds: now_ns / 1_000_000, tasks, ..Status::default() }
     }
 
@@ -264,9 +264,9 @@ mod tests {
     #[test]
     fn two_statuses_give_rates_and_a_history() {
         let mut screen = Screen::new(Glyphs::UNICODE);
-        screen.update(look(1, SECOND, vec![task(1, "a", 0, 0)]));
+        screen.update(status_of(1, SECOND, vec![task(1, "a", 0, 0)]));
         assert!(screen.rates.is_empty());
-        screen.update(look(1, 3 * SECOND, vec![task(1, "a", 0, SECOND)]));
+        screen.update(status_of(1, 3 * SECOND, vec![task(1, "a", 0, SECOND)]));
         assert!((screen.rates[&1].utilization - 0.5).abs() < 1e-9);
         assert_eq!(screen.rounds_per_s, Some(1000.0));
         let columns = screen.histories[&1].columns(3 * SECOND, 60);
@@ -277,26 +277,26 @@ mod tests {
     fn removed_task_leaves_no_state() {
         let mut screen = Screen::new(Glyphs::UNICODE);
         for second in 1..4 {
-            screen.update(look(1, second * SECOND, vec![task(1, "a", 0, 0), task(2, "b", 0, 0)]));
+            screen.update(status_of(1, second * SECOND, vec![task(1, "a", 0, 0), task(2, "b", 0, 0)]));
         }
         screen.selected = Some(2);
         screen.follow_selection();
         assert_eq!(screen.row, 1);
-        screen.update(look(1, 5 * SECOND, vec![task(1, "a", 0, 0)]));
+        screen.update(status_of(1, 5 * SECOND, vec![task(1, "a", 0, 0)]));
         assert!(!screen.histories.contains_key(&2) && !screen.rates.contains_key(&2));
         assert_eq!((screen.row, screen.selected), (0, Some(1)));
-        screen.update(look(1, 6 * SECOND, vec![]));
+        screen.update(status_of(1, 6 * SECOND, vec![]));
         assert_eq!((screen.row, screen.selected), (0, None));
     }
 
     #[test]
     fn new_service_clears_histories() {
         let mut screen = Screen::new(Glyphs::UNICODE);
-        screen.update(look(1, SECOND, vec![task(1, "a", 0, 0)]));
-        screen.update(look(1, 2 * SECOND, vec![task(1, "a", 0, 0)]));
+        screen.update(status_of(1, SECOND, vec![task(1, "a", 0, 0)]));
+        screen.update(status_of(1, 2 * SECOND, vec![task(1, "a", 0, 0)]));
         screen.disconnect("gone".into());
         assert!(screen.visible().is_empty());
-        screen.update(look(2, 3 * SECOND, vec![task(1, "b", 0, 0)]));
+        screen.update(status_of(2, 3 * SECOND, vec![task(1, "b", 0, 0)]));
         assert!(screen.histories.is_empty() && screen.rates.is_empty());
     }
 
@@ -304,11 +304,11 @@ mod tests {
     fn messages_expire_and_errors_stay() {
         let mut screen = Screen::new(Glyphs::UNICODE);
         for (is_error, stays) in [(false, false), (true, true)] {
-            screen.update(look(1, SECOND, vec![]));
+            screen.update(status_of(1, SECOND, vec![]));
             screen.show_note("message", is_error);
-            screen.update(look(1, 3 * SECOND, vec![]));
+            screen.update(status_of(1, 3 * SECOND, vec![]));
             assert!(screen.note.is_some());
-            screen.update(look(1, 6 * SECOND, vec![]));
+            screen.update(status_of(1, 6 * SECOND, vec![]));
             assert_eq!(screen.note.is_some(), stays);
         }
     }
@@ -317,12 +317,12 @@ mod tests {
     fn cursor_follows_its_task_when_the_sorting_changes() {
         let mut screen = Screen::new(Glyphs::UNICODE);
         let tasks = |b_used| vec![task(1, "a", 5, 0), task(2, "b", 0, b_used), task(3, "c", 9, 0)];
-        screen.update(look(1, SECOND, tasks(0)));
+        screen.update(status_of(1, SECOND, tasks(0)));
         assert_eq!(names(&screen), ["c", "a", "b"]);
         screen.move_by(2);
         assert_eq!(screen.selected, Some(2));
         screen.sort = Sort::Utilization;
-        screen.update(look(1, 2 * SECOND, tasks(SECOND)));
+        screen.update(status_of(1, 2 * SECOND, tasks(SECOND)));
         assert_eq!(names(&screen), ["b", "c", "a"]);
         assert_eq!((screen.row, screen.selected), (0, Some(2)));
     }
@@ -332,7 +332,7 @@ mod tests {
         let mut screen = Screen::new(Glyphs::UNICODE);
         let mut serve = task(1, "Serve", 0, 0);
         serve.cmdline = "python serve.py".into();
-        screen.update(look(1, SECOND, vec![serve, task(2, "train", 0, 0)]));
+        screen.update(status_of(1, SECOND, vec![serve, task(2, "train", 0, 0)]));
         for (filter, expected) in
             [("serve", vec!["Serve"]), ("PYTHON", vec!["Serve"]), ("102", vec!["train"]), ("x", vec![])]
         {

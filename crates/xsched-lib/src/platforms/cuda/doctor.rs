@@ -1,4 +1,4 @@
-//! NVIDIA GPUs: the driver, the device files, the preemption levels, CUDA_VISIBLE_DEVICES, and MPS.
+//! NVIDIA GPUs: the driver, the device files, the preemption levels, `CUDA_VISIBLE_DEVICES`, and MPS.
 
 use crate::doctor::{Check, Group, Machine, pci};
 

@@ -75,7 +75,7 @@ pub(super) fn preload(library: &Path, before: Option<OsString>) -> (OsString, Ve
     (value, removed)
 }
 
-/// The value for `HSA_TOOLS_LIB`, by which older ROCr runtimes load the library. Existing tools stay first: the library calls
+/// The value for `HSA_TOOLS_LIB`, by which older versions of `ROCr` load the library. Existing tools stay first: the library calls
 /// their functions as the real ones.
 pub(super) fn tools(library: &Path, before: Option<OsString>) -> OsString {
     let mut value = before.unwrap_or_default();

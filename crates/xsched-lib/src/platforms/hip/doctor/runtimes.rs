@@ -4,7 +4,7 @@ use crate::doctor::{Check, Group, Machine};
 
 const HERE: Group = Group::Devices;
 
-/// The HIP runtime, and ROCr, the runtime below it.
+/// The HIP runtime, and `ROCr`, the runtime below it.
 const HIP: &str = "libamdhip64.so.";
 const ROCR: &str = "libhsa-runtime64.so.";
 
@@ -57,7 +57,7 @@ fn examine(machine: &Machine, runtime: &str) -> Check {
     Check::ok(HERE, name_of(runtime), format!("{runtime}: its programs are intercepted {method}"))
 }
 
-/// ROCr, for programs that use it without HIP.
+/// `ROCr`, for programs that use it without HIP.
 fn examine_rocr(machine: &Machine, runtime: &str) -> Check {
     let tools = machine.variable("HSA_TOOLS_LIB");
     let other_tools = tools.map(|tools| format!("; `{tools}` in HSA_TOOLS_LIB is loaded before XSched and keeps working"));

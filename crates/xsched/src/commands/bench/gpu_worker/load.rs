@@ -61,9 +61,9 @@ pub(super) fn run(args: &Args, loaded: &LoadedGpu) -> anyhow::Result<()> {
     let end = Nanos::now();
     stop.store(true, Ordering::SeqCst);
     // The reporter exits within 50 ms, and its lines precede the last one.
-    let reported = reporter.join();
+    let report_result = reporter.join();
     result?;
-    reported.map_err(|_| anyhow::anyhow!("the reporting thread panicked"))??;
+    report_result.map_err(|_| anyhow::anyhow!("the reporting thread panicked"))??;
     let kernels = completed.load(Ordering::SeqCst);
     let span = (end - begin).as_secs_f64();
     print_line(&json!({
