@@ -63,6 +63,8 @@ def program_of(text):
 
 def is_command(text):
     program = program_of(text)
+    if program.startswith("examples/"):
+        return os.access(os.path.join(ROOT, program), os.X_OK) and os.path.isfile(os.path.join(ROOT, program))
     return program in OWN | SHELL_WORDS | OTHER or program.startswith(("./", "scripts/", "packaging/"))
 
 

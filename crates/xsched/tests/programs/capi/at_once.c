@@ -15,54 +15,54 @@ static XResult work(HwQueueHandle hwq, void *data) {
 static int looked = 0;
 
 /* Submits one command, which must not be launched. */
-static void is_held(Lane *lane, HwCommandHandle command) {
-    uint64_t done = finished(lane->queue);
-    OK(XQueueSubmit(lane->xq, command));
+static void is_held(TestQueue *test, HwCommandHandle command) {
+    uint64_t done = finished(test->queue);
+    OK(XQueueSubmit(test->xq, command));
     pause_ms(2);
-    CHECK(finished(lane->queue) == done);
+    CHECK(finished(test->queue) == done);
     looked++;
 }
 
 /* Resumes the queue, so that its command runs. */
-static void let_go(Lane *lane) {
-    uint64_t done = finished(lane->queue);
-    OK(XHintPriority(lane->xq, 10));
-    OK(XQueueWaitAll(lane->xq));
-    CHECK(finished(lane->queue) == done + 1);
+static void resume_queue(TestQueue *test) {
+    uint64_t done = finished(test->queue);
+    OK(XHintPriority(test->xq, 10));
+    OK(XQueueWaitAll(test->xq));
+    CHECK(finished(test->queue) == done + 1);
 }
 
 int main(int argc, char **argv) {
     CHECK(argc == 3);
     int rounds = atoi(argv[1]), low = atoi(argv[2]);
-    Lane lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
+    TestQueue test = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
     HwCommandHandle command;
-    OK(HwCommandCreateCallback(&command, work, lane.queue));
+    OK(HwCommandCreateCallback(&command, work, test.queue));
     for (int round = 0; round < rounds; round++) {
         /* Changing the scheduler: the program is not held until the service applies the earlier hint. */
-        OK(XHintPriority(lane.xq, low));
-        OK(XQueueSubmit(lane.xq, command));
-        OK(XQueueWaitAll(lane.xq));
+        OK(XHintPriority(test.xq, low));
+        OK(XQueueSubmit(test.xq, command));
+        OK(XQueueWaitAll(test.xq));
         OK(XHintSetScheduler(kSchedulerGlobal, kPolicyUnknown));
-        is_held(&lane, command);
-        let_go(&lane);
+        is_held(&test, command);
+        resume_queue(&test);
 
         /* Changing the priority. */
-        OK(XHintPriority(lane.xq, low));
-        is_held(&lane, command);
-        let_go(&lane);
+        OK(XHintPriority(test.xq, low));
+        is_held(&test, command);
+        resume_queue(&test);
 
         /* A new queue: its first launch is held if the program is held. */
-        lane_close(&lane);
-        lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
+        close_test_queue(&test);
+        test = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
         OK(HwCommandDestroy(command));
-        OK(HwCommandCreateCallback(&command, work, lane.queue));
-        OK(XHintPriority(lane.xq, low));
-        is_held(&lane, command);
-        let_go(&lane);
+        OK(HwCommandCreateCallback(&command, work, test.queue));
+        OK(XHintPriority(test.xq, low));
+        is_held(&test, command);
+        resume_queue(&test);
         OK(XHintSetScheduler(kSchedulerAppManaged, kPolicyUnknown));
     }
     OK(HwCommandDestroy(command));
-    lane_close(&lane);
+    close_test_queue(&test);
     printf("%d\n", looked);
     return 0;
 }

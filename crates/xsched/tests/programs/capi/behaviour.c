@@ -20,41 +20,41 @@ typedef struct {
 } Work;
 
 static pthread_mutex_t turns_lock = PTHREAD_MUTEX_INITIALIZER;
-static int turns[4096];
-static int turn_count;
+static int order[4096];
+static int order_count;
 
-static void forget_turns(void) { turn_count = 0; }
+static void reset_order(void) { order_count = 0; }
 
-static int turns_so_far(void) {
+static int executed_count(void) {
     pthread_mutex_lock(&turns_lock);
-    int count = turn_count;
+    int count = order_count;
     pthread_mutex_unlock(&turns_lock);
     return count;
 }
 
-static XResult take_turn(HwQueueHandle hwq, void *data) {
+static XResult record_order(HwQueueHandle hwq, void *data) {
     Work *work = (Work *)data;
     CHECK(hwq != 0);
     if (work->length_ns > 0) CHECK(xsim_launch(work->queue, work->length_ns) == XSIM_SUCCESS);
     pthread_mutex_lock(&turns_lock);
-    turns[turn_count++] = work->number;
+    order[order_count++] = work->number;
     pthread_mutex_unlock(&turns_lock);
     return kXSchedSuccess;
 }
 
-static XResult refuse(HwQueueHandle hwq, void *data) {
+static XResult fail_command(HwQueueHandle hwq, void *data) {
     (void)hwq;
     (void)data;
     return kXSchedErrorHardware;
 }
 
-static void submit_numbered(Lane *lane, Work *work, HwCommandHandle *commands, int count, uint64_t length_ns) {
+static void submit_numbered(TestQueue *test, Work *work, HwCommandHandle *commands, int count, uint64_t length_ns) {
     for (int n = 0; n < count; n++) {
-        work[n].queue = lane->queue;
+        work[n].queue = test->queue;
         work[n].length_ns = length_ns;
         work[n].number = n;
-        OK(HwCommandCreateCallback(&commands[n], take_turn, &work[n]));
-        OK(XQueueSubmit(lane->xq, commands[n]));
+        OK(HwCommandCreateCallback(&commands[n], record_order, &work[n]));
+        OK(XQueueSubmit(test->xq, commands[n]));
     }
 }
 
@@ -62,20 +62,20 @@ static void destroy_commands(HwCommandHandle *commands, int count) {
     for (int n = 0; n < count; n++) OK(HwCommandDestroy(commands[n]));
 }
 
-static void rubbish_is_an_error_and_nothing_worse(void) {
-    Lane lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
+static void invalid_arguments_return_errors(void) {
+    TestQueue test = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
     XQueueHandle xq;
     HwQueueHandle hwq;
     HwCommandHandle command;
-    OK(HwCommandCreateCallback(&command, refuse, NULL));
+    OK(HwCommandCreateCallback(&command, fail_command, NULL));
 
-    EXPECT(kXSchedErrorInvalidValue, XsimQueueCreate(NULL, lane.queue));
+    EXPECT(kXSchedErrorInvalidValue, XsimQueueCreate(NULL, test.queue));
     EXPECT(kXSchedErrorInvalidValue, XsimQueueCreate(&hwq, NULL));
-    EXPECT(kXSchedErrorInvalidValue, XQueueCreate(NULL, lane.hwq, kPreemptLevelBlock, 0));
-    EXPECT(kXSchedErrorInvalidValue, XQueueGet(NULL, lane.hwq));
-    EXPECT(kXSchedErrorInvalidValue, XQueueQuery(lane.xq, NULL));
-    EXPECT(kXSchedErrorInvalidValue, XQueueProfileHwCommandCount(lane.xq, NULL));
-    EXPECT(kXSchedErrorInvalidValue, HwCommandCreateCallback(NULL, refuse, NULL));
+    EXPECT(kXSchedErrorInvalidValue, XQueueCreate(NULL, test.hwq, kPreemptLevelBlock, 0));
+    EXPECT(kXSchedErrorInvalidValue, XQueueGet(NULL, test.hwq));
+    EXPECT(kXSchedErrorInvalidValue, XQueueQuery(test.xq, NULL));
+    EXPECT(kXSchedErrorInvalidValue, XQueueProfileHwCommandCount(test.xq, NULL));
+    EXPECT(kXSchedErrorInvalidValue, HwCommandCreateCallback(NULL, fail_command, NULL));
     EXPECT(kXSchedErrorInvalidValue, HwCommandCreateCallback(&command, NULL, NULL));
 
     XQueueState state;
@@ -86,7 +86,7 @@ static void rubbish_is_an_error_and_nothing_worse(void) {
         XResult answer;
     } wrong[] = {{0, kXSchedErrorInvalidValue},
                  {command, kXSchedErrorNotFound},
-                 {lane.xq + 1, kXSchedErrorNotFound},
+                 {test.xq + 1, kXSchedErrorNotFound},
                  {UINT64_MAX, kXSchedErrorNotFound}};
     for (size_t n = 0; n < sizeof wrong / sizeof *wrong; n++) {
         uint64_t handle = wrong[n].handle;
@@ -111,65 +111,65 @@ static void rubbish_is_an_error_and_nothing_worse(void) {
         EXPECT(answer, XHintLaxity(handle, 1, 1, 1));
         EXPECT(answer, XHintDeadline(handle, 1));
         if (handle != command) {
-            EXPECT(answer, XQueueSubmit(lane.xq, handle));
+            EXPECT(answer, XQueueSubmit(test.xq, handle));
             EXPECT(answer, HwCommandDestroy(handle));
         }
     }
     CHECK(strstr(XSchedLastError(), "HwCommandDestroy") != NULL);
 
-    EXPECT(kXSchedErrorInvalidValue, XQueueCreate(&xq, lane.hwq, kPreemptLevelUnknown, 0));
-    EXPECT(kXSchedErrorInvalidValue, XQueueCreate(&xq, lane.hwq, kPreemptLevelMax, 0));
-    EXPECT(kXSchedErrorInvalidValue, XQueueCreate(&xq, lane.hwq, -7, 0));
-    EXPECT(kXSchedErrorInvalidValue, XQueueCreate(&xq, lane.hwq, kPreemptLevelBlock, 2));
-    EXPECT(kXSchedErrorNotAllowed, XQueueCreate(&xq, lane.hwq, kPreemptLevelBlock, 0));
-    EXPECT(kXSchedErrorInvalidValue, XQueueSetPreemptLevel(lane.xq, kPreemptLevelMax));
-    EXPECT(kXSchedErrorInvalidValue, XQueueSuspend(lane.xq, 8));
-    EXPECT(kXSchedErrorInvalidValue, XQueueResume(lane.xq, 2));
-    EXPECT(kXSchedErrorInvalidValue, XQueueSetLaunchConfig(lane.xq, 0, 1));
-    EXPECT(kXSchedErrorInvalidValue, XQueueSetLaunchConfig(lane.xq, 4, 5));
-    EXPECT(kXSchedErrorInvalidValue, XHintPriority(lane.xq, 256));
-    EXPECT(kXSchedErrorInvalidValue, XHintUtilization(lane.xq, 101));
-    EXPECT(kXSchedErrorInvalidValue, XHintUtilization(lane.xq, -1));
+    EXPECT(kXSchedErrorInvalidValue, XQueueCreate(&xq, test.hwq, kPreemptLevelUnknown, 0));
+    EXPECT(kXSchedErrorInvalidValue, XQueueCreate(&xq, test.hwq, kPreemptLevelMax, 0));
+    EXPECT(kXSchedErrorInvalidValue, XQueueCreate(&xq, test.hwq, -7, 0));
+    EXPECT(kXSchedErrorInvalidValue, XQueueCreate(&xq, test.hwq, kPreemptLevelBlock, 2));
+    EXPECT(kXSchedErrorNotAllowed, XQueueCreate(&xq, test.hwq, kPreemptLevelBlock, 0));
+    EXPECT(kXSchedErrorInvalidValue, XQueueSetPreemptLevel(test.xq, kPreemptLevelMax));
+    EXPECT(kXSchedErrorInvalidValue, XQueueSuspend(test.xq, 8));
+    EXPECT(kXSchedErrorInvalidValue, XQueueResume(test.xq, 2));
+    EXPECT(kXSchedErrorInvalidValue, XQueueSetLaunchConfig(test.xq, 0, 1));
+    EXPECT(kXSchedErrorInvalidValue, XQueueSetLaunchConfig(test.xq, 4, 5));
+    EXPECT(kXSchedErrorInvalidValue, XHintPriority(test.xq, 256));
+    EXPECT(kXSchedErrorInvalidValue, XHintUtilization(test.xq, 101));
+    EXPECT(kXSchedErrorInvalidValue, XHintUtilization(test.xq, -1));
     EXPECT(kXSchedErrorInvalidValue, XHintTimeslice(TIMESLICE_MIN - 1));
     EXPECT(kXSchedErrorInvalidValue, XHintTimeslice(TIMESLICE_MAX + 1));
-    EXPECT(kXSchedErrorInvalidValue, XHintLaxity(lane.xq, 100, 0, 300));
-    EXPECT(kXSchedErrorInvalidValue, XHintDeadline(lane.xq, 0));
+    EXPECT(kXSchedErrorInvalidValue, XHintLaxity(test.xq, 100, 0, 300));
+    EXPECT(kXSchedErrorInvalidValue, XHintDeadline(test.xq, 0));
     EXPECT(kXSchedErrorInvalidValue, XHintKDeadline(0));
     EXPECT(kXSchedErrorInvalidValue, XHintSetScheduler(kSchedulerUnknown, kPolicyHighestPriorityFirst));
     EXPECT(kXSchedErrorInvalidValue, XHintSetScheduler(kSchedulerMax, kPolicyHighestPriorityFirst));
     EXPECT(kXSchedErrorInvalidValue, XHintSetScheduler(kSchedulerLocal, kPolicyUnknown));
     EXPECT(kXSchedErrorInvalidValue, XHintSetScheduler(kSchedulerLocal, kPolicyMax));
-    EXPECT(kXSchedErrorNotAllowed, HwQueueDestroy(lane.hwq));
-    EXPECT(kXSchedErrorNotFound, XQueueWait(lane.xq, command));
-    EXPECT(kXSchedErrorHardware, HwQueueLaunch(lane.hwq, command));
+    EXPECT(kXSchedErrorNotAllowed, HwQueueDestroy(test.hwq));
+    EXPECT(kXSchedErrorNotFound, XQueueWait(test.xq, command));
+    EXPECT(kXSchedErrorHardware, HwQueueLaunch(test.hwq, command));
 
     HwQueueHandle again;
-    OK(XsimQueueCreate(&again, lane.queue));
-    CHECK(again == lane.hwq);
-    OK(XQueueGet(&xq, lane.hwq));
-    CHECK(xq == lane.xq);
+    OK(XsimQueueCreate(&again, test.queue));
+    CHECK(again == test.hwq);
+    OK(XQueueGet(&xq, test.hwq));
+    CHECK(xq == test.xq);
     OK(HwCommandDestroy(command));
     EXPECT(kXSchedErrorNotFound, HwCommandDestroy(command));
-    Lane stale = lane;
-    lane_close(&lane);
+    TestQueue stale = test;
+    close_test_queue(&test);
     EXPECT(kXSchedErrorNotFound, XQueueDestroy(stale.xq));
     EXPECT(kXSchedErrorNotFound, XQueueSuspend(stale.xq, 0));
     EXPECT(kXSchedErrorNotFound, HwQueueDestroy(stale.hwq));
     EXPECT(kXSchedErrorNotFound, XHintPriority(stale.xq, 3));
 }
 
-static void a_level_the_device_lacks_is_refused(void) {
-    Lane lane = lane_open(kPreemptLevelDeactivate, kQueueCreateFlagNone);
-    EXPECT(kXSchedErrorNotSupported, XQueueSetPreemptLevel(lane.xq, kPreemptLevelInterrupt));
+static void unavailable_level_is_rejected(void) {
+    TestQueue test = open_test_queue(kPreemptLevelDeactivate, kQueueCreateFlagNone);
+    EXPECT(kXSchedErrorNotSupported, XQueueSetPreemptLevel(test.xq, kPreemptLevelInterrupt));
     CHECK(strstr(XSchedLastError(), "supports level 2, not 3") != NULL);
-    OK(XQueueSetPreemptLevel(lane.xq, kPreemptLevelBlock));
-    OK(XQueueDestroy(lane.xq));
-    EXPECT(kXSchedErrorNotSupported, XQueueCreate(&lane.xq, lane.hwq, kPreemptLevelInterrupt, 0));
+    OK(XQueueSetPreemptLevel(test.xq, kPreemptLevelBlock));
+    OK(XQueueDestroy(test.xq));
+    EXPECT(kXSchedErrorNotSupported, XQueueCreate(&test.xq, test.hwq, kPreemptLevelInterrupt, 0));
     XQueueHandle none;
-    EXPECT(kXSchedErrorNotFound, XQueueGet(&none, lane.hwq));
-    OK(XQueueCreate(&lane.xq, lane.hwq, kPreemptLevelBlock, 0));
-    lane_close(&lane);
-    EXPECT(kXSchedErrorInvalidValue, HipQueueCreate(&lane.hwq, NULL));
+    EXPECT(kXSchedErrorNotFound, XQueueGet(&none, test.hwq));
+    OK(XQueueCreate(&test.xq, test.hwq, kPreemptLevelBlock, 0));
+    close_test_queue(&test);
+    EXPECT(kXSchedErrorInvalidValue, HipQueueCreate(&test.hwq, NULL));
 }
 
 static void *launch_ten(void *data) {
@@ -177,73 +177,73 @@ static void *launch_ten(void *data) {
     return NULL;
 }
 
-static void a_suspended_queue_launches_nothing(void) {
+static void suspended_queue_launches_nothing(void) {
     if (!hooked) return;
     for (int level = kPreemptLevelBlock; level <= kPreemptLevelDeactivate; level++) {
-        Lane lane = lane_open(level, kQueueCreateFlagNone);
+        TestQueue test = open_test_queue(level, kQueueCreateFlagNone);
         pthread_t thread;
         for (int round = 0; round < 3; round++) {
-            uint64_t before = finished(lane.queue);
-            OK(XQueueSuspend(lane.xq, kQueueSuspendFlagNone));
-            OK(XQueueSuspend(lane.xq, kQueueSuspendFlagMaskAll));
-            CHECK(pthread_create(&thread, NULL, launch_ten, lane.queue) == 0);
-            while (state_of(lane.xq) != kQueueStateReady) pause_ms(1);
+            uint64_t before = finished(test.queue);
+            OK(XQueueSuspend(test.xq, kQueueSuspendFlagNone));
+            OK(XQueueSuspend(test.xq, kQueueSuspendFlagMaskAll));
+            CHECK(pthread_create(&thread, NULL, launch_ten, test.queue) == 0);
+            while (state_of(test.xq) != kQueueStateReady) pause_ms(1);
             pause_ms(5);
-            CHECK(finished(lane.queue) == before);
-            OK(XQueueResume(lane.xq, kQueueResumeFlagNone));
-            OK(XQueueResume(lane.xq, kQueueResumeFlagNone));
+            CHECK(finished(test.queue) == before);
+            OK(XQueueResume(test.xq, kQueueResumeFlagNone));
+            OK(XQueueResume(test.xq, kQueueResumeFlagNone));
             CHECK(pthread_join(thread, NULL) == 0);
-            OK(XQueueWaitAll(lane.xq));
-            CHECK(finished(lane.queue) == before + 10);
-            CHECK(state_of(lane.xq) == kQueueStateIdle);
+            OK(XQueueWaitAll(test.xq));
+            CHECK(finished(test.queue) == before + 10);
+            CHECK(state_of(test.xq) == kQueueStateIdle);
         }
         /* Destroying a queue releases the threads that it held. */
-        OK(XQueueSuspend(lane.xq, kQueueSuspendFlagNone));
-        CHECK(pthread_create(&thread, NULL, launch_ten, lane.queue) == 0);
-        while (state_of(lane.xq) != kQueueStateReady) pause_ms(1);
-        OK(XQueueDestroy(lane.xq));
+        OK(XQueueSuspend(test.xq, kQueueSuspendFlagNone));
+        CHECK(pthread_create(&thread, NULL, launch_ten, test.queue) == 0);
+        while (state_of(test.xq) != kQueueStateReady) pause_ms(1);
+        OK(XQueueDestroy(test.xq));
         CHECK(pthread_join(thread, NULL) == 0);
-        OK(HwQueueSynchronize(lane.hwq));
-        OK(XQueueCreate(&lane.xq, lane.hwq, level, 0));
-        lane_close(&lane);
+        OK(HwQueueSynchronize(test.hwq));
+        OK(XQueueCreate(&test.xq, test.hwq, level, 0));
+        close_test_queue(&test);
     }
 }
 
-static void suspending_waits_for_what_its_flags_say(void) {
+static void suspend_flags_select_what_is_waited_for(void) {
     enum { COMMANDS = 12 };
     Work work[COMMANDS];
     HwCommandHandle commands[COMMANDS];
-    Lane lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
+    TestQueue test = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
     const XQueueSuspendFlag waiting[] = {kQueueSuspendFlagWaitAll, kQueueSuspendFlagWaitIdle};
     uint64_t expected = 0;
     for (int n = 0; n < 2; n++) {
-        forget_turns();
-        submit_numbered(&lane, work, commands, COMMANDS, 200000);
-        OK(XQueueSuspend(lane.xq, waiting[n]));
+        reset_order();
+        submit_numbered(&test, work, commands, COMMANDS, 200000);
+        OK(XQueueSuspend(test.xq, waiting[n]));
         expected += COMMANDS;
-        CHECK(turns_so_far() == COMMANDS);
-        CHECK(finished(lane.queue) == expected);
-        CHECK(state_of(lane.xq) == kQueueStateIdle);
-        OK(XQueueResume(lane.xq, kQueueResumeFlagNone));
+        CHECK(executed_count() == COMMANDS);
+        CHECK(finished(test.queue) == expected);
+        CHECK(state_of(test.xq) == kQueueStateIdle);
+        OK(XQueueResume(test.xq, kQueueResumeFlagNone));
         destroy_commands(commands, COMMANDS);
     }
     /* Waits for launched commands; other commands stay queued. */
-    forget_turns();
-    OK(XQueueSetLaunchConfig(lane.xq, 2, 1));
-    submit_numbered(&lane, work, commands, COMMANDS, 2000000);
-    while (turns_so_far() == 0) pause_ms(1);
-    OK(XQueueSuspend(lane.xq, kQueueSuspendFlagSyncHwQueue));
-    int launched = turns_so_far();
+    reset_order();
+    OK(XQueueSetLaunchConfig(test.xq, 2, 1));
+    submit_numbered(&test, work, commands, COMMANDS, 2000000);
+    while (executed_count() == 0) pause_ms(1);
+    OK(XQueueSuspend(test.xq, kQueueSuspendFlagSyncHwQueue));
+    int launched = executed_count();
     CHECK(launched < COMMANDS);
-    CHECK(finished(lane.queue) == expected + (uint64_t)launched);
+    CHECK(finished(test.queue) == expected + (uint64_t)launched);
     pause_ms(10);
-    CHECK(turns_so_far() == launched);
-    CHECK(state_of(lane.xq) == kQueueStateReady);
-    OK(XQueueResume(lane.xq, kQueueResumeFlagNone));
-    OK(XQueueWaitAll(lane.xq));
-    CHECK(finished(lane.queue) == expected + COMMANDS);
+    CHECK(executed_count() == launched);
+    CHECK(state_of(test.xq) == kQueueStateReady);
+    OK(XQueueResume(test.xq, kQueueResumeFlagNone));
+    OK(XQueueWaitAll(test.xq));
+    CHECK(finished(test.queue) == expected + COMMANDS);
     destroy_commands(commands, COMMANDS);
-    lane_close(&lane);
+    close_test_queue(&test);
 }
 
 static void commands_run_in_order_with_few_in_flight(void) {
@@ -251,96 +251,96 @@ static void commands_run_in_order_with_few_in_flight(void) {
     static Work work[COMMANDS];
     static HwCommandHandle commands[COMMANDS];
     const int64_t thresholds[] = {16, 3, 1, 8};
-    Lane lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
-    forget_turns();
-    submit_numbered(&lane, work, commands, COMMANDS, 20000);
+    TestQueue test = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
+    reset_order();
+    submit_numbered(&test, work, commands, COMMANDS, 20000);
     /* The window changes while the queue runs. */
-    for (int n = 0; turns_so_far() < COMMANDS; n++) {
+    for (int n = 0; executed_count() < COMMANDS; n++) {
         int64_t threshold = thresholds[n % 4];
-        OK(XQueueSetLaunchConfig(lane.xq, threshold, threshold > 1 ? threshold / 2 : 1));
+        OK(XQueueSetLaunchConfig(test.xq, threshold, threshold > 1 ? threshold / 2 : 1));
         int64_t held;
-        OK(XQueueProfileHwCommandCount(lane.xq, &held));
+        OK(XQueueProfileHwCommandCount(test.xq, &held));
         CHECK(held >= 0 && held <= COMMANDS + 1);
         pause_ms(1);
     }
-    OK(XQueueWaitAll(lane.xq));
-    for (int n = 0; n < COMMANDS; n++) CHECK(turns[n] == n);
-    CHECK(finished(lane.queue) == COMMANDS);
+    OK(XQueueWaitAll(test.xq));
+    for (int n = 0; n < COMMANDS; n++) CHECK(order[n] == n);
+    CHECK(finished(test.queue) == COMMANDS);
     destroy_commands(commands, COMMANDS);
 
     /* With a window of 4, the device is never more than 4 commands behind. */
-    OK(XQueueSetLaunchConfig(lane.xq, 4, 2));
-    forget_turns();
-    submit_numbered(&lane, work, commands, 40, 300000);
-    while (turns_so_far() < 40) {
-        uint64_t done = finished(lane.queue) - COMMANDS;
-        CHECK((uint64_t)turns_so_far() <= done + 4 + 1 || finished(lane.queue) - COMMANDS > done);
+    OK(XQueueSetLaunchConfig(test.xq, 4, 2));
+    reset_order();
+    submit_numbered(&test, work, commands, 40, 300000);
+    while (executed_count() < 40) {
+        uint64_t done = finished(test.queue) - COMMANDS;
+        CHECK((uint64_t)executed_count() <= done + 4 + 1 || finished(test.queue) - COMMANDS > done);
     }
-    OK(XQueueWaitAll(lane.xq));
+    OK(XQueueWaitAll(test.xq));
     int64_t held;
-    OK(XQueueProfileHwCommandCount(lane.xq, &held));
+    OK(XQueueProfileHwCommandCount(test.xq, &held));
     CHECK(held == 0);
     destroy_commands(commands, 40);
-    lane_close(&lane);
+    close_test_queue(&test);
 }
 
-static void waiting_commands_can_be_dropped(void) {
+static void queued_commands_can_be_dropped(void) {
     enum { COMMANDS = 8 };
     Work work[COMMANDS];
     HwCommandHandle commands[COMMANDS];
-    Lane lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
-    OK(XQueueSuspend(lane.xq, kQueueSuspendFlagNone));
-    forget_turns();
-    submit_numbered(&lane, work, commands, COMMANDS, 0);
-    CHECK(state_of(lane.xq) == kQueueStateReady);
+    TestQueue test = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
+    OK(XQueueSuspend(test.xq, kQueueSuspendFlagNone));
+    reset_order();
+    submit_numbered(&test, work, commands, COMMANDS, 0);
+    CHECK(state_of(test.xq) == kQueueStateReady);
     int64_t held;
-    OK(XQueueProfileHwCommandCount(lane.xq, &held));
+    OK(XQueueProfileHwCommandCount(test.xq, &held));
     CHECK(held == COMMANDS);
-    OK(XQueueResume(lane.xq, kQueueResumeFlagDropCommands));
-    OK(XQueueWaitAll(lane.xq));
-    CHECK(turns_so_far() == 0);
-    EXPECT(kXSchedErrorNotFound, XQueueWait(lane.xq, commands[3]));
+    OK(XQueueResume(test.xq, kQueueResumeFlagDropCommands));
+    OK(XQueueWaitAll(test.xq));
+    CHECK(executed_count() == 0);
+    EXPECT(kXSchedErrorNotFound, XQueueWait(test.xq, commands[3]));
     /* Commands can be submitted again. */
-    OK(XQueueSubmit(lane.xq, commands[3]));
-    OK(XQueueSubmit(lane.xq, commands[3]));
-    OK(XQueueWait(lane.xq, commands[3]));
-    CHECK(turns_so_far() == 2 && turns[1] == 3);
+    OK(XQueueSubmit(test.xq, commands[3]));
+    OK(XQueueSubmit(test.xq, commands[3]));
+    OK(XQueueWait(test.xq, commands[3]));
+    CHECK(executed_count() == 2 && order[1] == 3);
     destroy_commands(commands, COMMANDS);
-    lane_close(&lane);
+    close_test_queue(&test);
 }
 
-static void waiting_for_a_command_waits_for_it_and_tells_its_answer(void) {
-    Lane lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
-    Work work = {lane.queue, 3000000, 0};
+static void waiting_for_a_command_returns_its_result(void) {
+    TestQueue test = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
+    Work work = {test.queue, 3000000, 0};
     HwCommandHandle command, refused;
-    OK(HwCommandCreateCallback(&command, take_turn, &work));
-    OK(HwCommandCreateCallback(&refused, refuse, NULL));
+    OK(HwCommandCreateCallback(&command, record_order, &work));
+    OK(HwCommandCreateCallback(&refused, fail_command, NULL));
     for (int n = 1; n <= 5; n++) {
-        OK(XQueueSubmit(lane.xq, command));
-        OK(XQueueWait(lane.xq, command));
-        CHECK(finished(lane.queue) == (uint64_t)n);
+        OK(XQueueSubmit(test.xq, command));
+        OK(XQueueWait(test.xq, command));
+        CHECK(finished(test.queue) == (uint64_t)n);
     }
-    OK(XQueueSubmit(lane.xq, refused));
-    EXPECT(kXSchedErrorHardware, XQueueWait(lane.xq, refused));
-    OK(XQueueWaitAll(lane.xq));
+    OK(XQueueSubmit(test.xq, refused));
+    EXPECT(kXSchedErrorHardware, XQueueWait(test.xq, refused));
+    OK(XQueueWaitAll(test.xq));
     /* A command that is destroyed after it was submitted runs. */
-    OK(XQueueSubmit(lane.xq, command));
+    OK(XQueueSubmit(test.xq, command));
     OK(HwCommandDestroy(command));
-    OK(XQueueWaitAll(lane.xq));
-    CHECK(finished(lane.queue) == 6);
+    OK(XQueueWaitAll(test.xq));
+    CHECK(finished(test.queue) == 6);
     OK(HwCommandDestroy(refused));
-    lane_close(&lane);
+    close_test_queue(&test);
 }
 
 typedef struct {
-    Lane *lane;
+    TestQueue *test;
     int number;
     int count;
 } Submitter;
 
 static int last_of[4];
 
-static XResult in_its_order(HwQueueHandle hwq, void *data) {
+static XResult check_order(HwQueueHandle hwq, void *data) {
     (void)hwq;
     int which = (int)((intptr_t)data >> 16), number = (int)((intptr_t)data & 0xffff);
     /* The commands of one queue run one at a time, so no lock is needed. */
@@ -353,64 +353,64 @@ static void *submit_many(void *data) {
     Submitter *self = (Submitter *)data;
     for (int n = 0; n < self->count; n++) {
         HwCommandHandle command;
-        OK(HwCommandCreateCallback(&command, in_its_order, (void *)((intptr_t)self->number << 16 | n)));
-        OK(XQueueSubmit(self->lane->xq, command));
+        OK(HwCommandCreateCallback(&command, check_order, (void *)((intptr_t)self->number << 16 | n)));
+        OK(XQueueSubmit(self->test->xq, command));
         OK(HwCommandDestroy(command));
     }
     return NULL;
 }
 
 static void several_threads_use_one_queue(int64_t flags) {
-    Lane lane = lane_open(kPreemptLevelBlock, flags);
+    TestQueue test = open_test_queue(kPreemptLevelBlock, flags);
     pthread_t threads[4];
     Submitter submitters[4];
     for (int n = 0; n < 4; n++) {
         last_of[n] = 0;
-        submitters[n].lane = &lane;
+        submitters[n].test = &test;
         submitters[n].number = n;
         submitters[n].count = 2000;
         CHECK(pthread_create(&threads[n], NULL, submit_many, &submitters[n]) == 0);
     }
     for (int n = 0; n < 20; n++) {
-        OK(XQueueSuspend(lane.xq, n % 2 ? kQueueSuspendFlagSyncHwQueue : kQueueSuspendFlagNone));
+        OK(XQueueSuspend(test.xq, n % 2 ? kQueueSuspendFlagSyncHwQueue : kQueueSuspendFlagNone));
         pause_ms(1);
-        OK(XQueueResume(lane.xq, kQueueResumeFlagNone));
+        OK(XQueueResume(test.xq, kQueueResumeFlagNone));
     }
     for (int n = 0; n < 4; n++) CHECK(pthread_join(threads[n], NULL) == 0);
-    OK(XQueueWaitAll(lane.xq));
+    OK(XQueueWaitAll(test.xq));
     for (int n = 0; n < 4; n++) CHECK(last_of[n] == 2000);
-    lane_close(&lane);
+    close_test_queue(&test);
 }
 
-static void with_blocking_submit_the_submitter_launches(void) {
-    Lane lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagBlockingSubmit);
-    Work work = {lane.queue, 100000, 5};
+static void blocking_submit_launches_on_the_calling_thread(void) {
+    TestQueue test = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagBlockingSubmit);
+    Work work = {test.queue, 100000, 5};
     HwCommandHandle command;
-    forget_turns();
-    OK(HwCommandCreateCallback(&command, take_turn, &work));
-    OK(XQueueSubmit(lane.xq, command));
-    CHECK(turns_so_far() == 1);
-    OK(XQueueWait(lane.xq, command));
-    CHECK(finished(lane.queue) == 1);
+    reset_order();
+    OK(HwCommandCreateCallback(&command, record_order, &work));
+    OK(XQueueSubmit(test.xq, command));
+    CHECK(executed_count() == 1);
+    OK(XQueueWait(test.xq, command));
+    CHECK(finished(test.queue) == 1);
     OK(HwCommandDestroy(command));
     /* Suspended: the submitting thread waits. */
-    OK(XQueueSuspend(lane.xq, kQueueSuspendFlagNone));
+    OK(XQueueSuspend(test.xq, kQueueSuspendFlagNone));
     pthread_t thread;
-    Submitter submitter = {&lane, 0, 1};
+    Submitter submitter = {&test, 0, 1};
     last_of[0] = 0;
     CHECK(pthread_create(&thread, NULL, submit_many, &submitter) == 0);
     pause_ms(10);
     CHECK(last_of[0] == 0);
-    OK(XQueueResume(lane.xq, kQueueResumeFlagNone));
+    OK(XQueueResume(test.xq, kQueueResumeFlagNone));
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(last_of[0] == 1);
-    lane_close(&lane);
+    close_test_queue(&test);
 }
 
-static Lane inner;
+static TestQueue inner;
 static HwCommandHandle inner_command;
 
-static XResult from_inside(HwQueueHandle hwq, void *data) {
+static XResult submit_from_command(HwQueueHandle hwq, void *data) {
     (void)data;
     CHECK(hwq == inner.hwq);
     EXPECT(kXSchedErrorNotAllowed, XQueueWaitAll(inner.xq));
@@ -421,31 +421,31 @@ static XResult from_inside(HwQueueHandle hwq, void *data) {
     return kXSchedSuccess;
 }
 
-static XResult destroy_inside(HwQueueHandle hwq, void *data) {
+static XResult destroy_from_command(HwQueueHandle hwq, void *data) {
     (void)hwq;
     (void)data;
     OK(XQueueDestroy(inner.xq));
-    forget_turns();
+    reset_order();
     return kXSchedSuccess;
 }
 
-static void a_command_may_use_its_own_queue(void) {
-    inner = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
+static void command_may_use_its_own_queue(void) {
+    inner = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
     Work work = {inner.queue, 0, 9};
     HwCommandHandle command, last;
-    forget_turns();
-    OK(HwCommandCreateCallback(&command, from_inside, NULL));
-    OK(HwCommandCreateCallback(&inner_command, take_turn, &work));
-    OK(HwCommandCreateCallback(&last, destroy_inside, NULL));
+    reset_order();
+    OK(HwCommandCreateCallback(&command, submit_from_command, NULL));
+    OK(HwCommandCreateCallback(&inner_command, record_order, &work));
+    OK(HwCommandCreateCallback(&last, destroy_from_command, NULL));
     OK(XQueueSubmit(inner.xq, command));
     OK(XQueueWait(inner.xq, command));
     pause_ms(5);
-    CHECK(turns_so_far() == 0);
+    CHECK(executed_count() == 0);
     OK(XQueueResume(inner.xq, kQueueResumeFlagNone));
     OK(XQueueWait(inner.xq, inner_command));
-    CHECK(turns_so_far() == 1);
+    CHECK(executed_count() == 1);
     OK(XQueueSubmit(inner.xq, last));
-    while (turns_so_far() != 0) pause_ms(1);
+    while (executed_count() != 0) pause_ms(1);
     XQueueHandle xq;
     while (XQueueGet(&xq, inner.hwq) == kXSchedSuccess) pause_ms(1);
     destroy_commands(&command, 1);
@@ -456,124 +456,124 @@ static void a_command_may_use_its_own_queue(void) {
     CHECK(xsim_close(inner.device) == XSIM_SUCCESS);
 }
 
-static void what_waits_in_a_queue_that_is_destroyed_runs_first(void) {
+static void destroyed_queue_runs_its_commands_first(void) {
     enum { COMMANDS = 30 };
     Work work[COMMANDS];
     HwCommandHandle commands[COMMANDS];
-    Lane lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
-    forget_turns();
-    OK(XQueueSuspend(lane.xq, kQueueSuspendFlagNone));
-    submit_numbered(&lane, work, commands, COMMANDS, 1000);
-    OK(XQueueDestroy(lane.xq));
-    CHECK(turns_so_far() == COMMANDS);
-    for (int n = 0; n < COMMANDS; n++) CHECK(turns[n] == n);
-    EXPECT(kXSchedErrorNotFound, XQueueSubmit(lane.xq, commands[0]));
+    TestQueue test = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
+    reset_order();
+    OK(XQueueSuspend(test.xq, kQueueSuspendFlagNone));
+    submit_numbered(&test, work, commands, COMMANDS, 1000);
+    OK(XQueueDestroy(test.xq));
+    CHECK(executed_count() == COMMANDS);
+    for (int n = 0; n < COMMANDS; n++) CHECK(order[n] == n);
+    EXPECT(kXSchedErrorNotFound, XQueueSubmit(test.xq, commands[0]));
     destroy_commands(commands, COMMANDS);
-    OK(XQueueCreate(&lane.xq, lane.hwq, kPreemptLevelBlock, 0));
-    lane_close(&lane);
+    OK(XQueueCreate(&test.xq, test.hwq, kPreemptLevelBlock, 0));
+    close_test_queue(&test);
 }
 
-static void schedulers_and_policies_change_while_queues_run(void) {
+static void scheduler_and_policy_can_change_at_run_time(void) {
     enum { COMMANDS = 400 };
     static Work work[COMMANDS];
     static HwCommandHandle commands[COMMANDS];
-    Lane lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
-    Lane other = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
-    OK(XHintPriority(lane.xq, 5));
+    TestQueue test = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
+    TestQueue other = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
+    OK(XHintPriority(test.xq, 5));
     OK(XHintTimeslice(TIMESLICE_UNLIMITED));
     OK(XHintTimeslice(2000));
     OK(XHintKDeadline(2));
-    forget_turns();
-    submit_numbered(&lane, work, commands, COMMANDS, 50000);
-    for (int n = 0; turns_so_far() < COMMANDS; n++) {
+    reset_order();
+    submit_numbered(&test, work, commands, COMMANDS, 50000);
+    for (int n = 0; executed_count() < COMMANDS; n++) {
         OK(XHintSetScheduler(n % 4 ? kSchedulerLocal : kSchedulerAppManaged,
                              (XPolicyType)(kPolicyHighestPriorityFirst + n % 11)));
-        OK(XHintUtilization(lane.xq, 10 + n % 90));
+        OK(XHintUtilization(test.xq, 10 + n % 90));
         OK(XHintLaxity(other.xq, n % 2 ? 1000 : NO_LAXITY, 0, 10));
-        OK(XHintDeadline(lane.xq, n % 2 ? 1000 : NO_DEADLINE));
+        OK(XHintDeadline(test.xq, n % 2 ? 1000 : NO_DEADLINE));
         pause_ms(1);
     }
     OK(XHintSetScheduler(kSchedulerLocal, kPolicyHighestPriorityFirst));
-    OK(XQueueWaitAll(lane.xq));
-    for (int n = 0; n < COMMANDS; n++) CHECK(turns[n] == n);
-    CHECK(finished(lane.queue) == COMMANDS);
+    OK(XQueueWaitAll(test.xq));
+    for (int n = 0; n < COMMANDS; n++) CHECK(order[n] == n);
+    CHECK(finished(test.queue) == COMMANDS);
     destroy_commands(commands, COMMANDS);
-    lane_close(&lane);
-    lane_close(&other);
+    close_test_queue(&test);
+    close_test_queue(&other);
     OK(XHintSetScheduler(kSchedulerAppManaged, kPolicyUnknown));
 }
 
-static void hints_count_at_once(void) {
+static void hints_take_effect_at_once(void) {
     enum { COMMANDS = 20 };
     Work low_work[COMMANDS];
     HwCommandHandle commands[COMMANDS];
     OK(XHintSetScheduler(kSchedulerLocal, kPolicyHighestPriorityFirst));
-    Lane low = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
+    TestQueue low = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
     OK(XHintPriority(low.xq, PRIORITY_NO_EXECUTE));
-    forget_turns();
+    reset_order();
     submit_numbered(&low, low_work, commands, COMMANDS, 1000);
     pause_ms(30);
-    CHECK(turns_so_far() == 0);
+    CHECK(executed_count() == 0);
     OK(XHintPriority(low.xq, PRIORITY_DEFAULT));
     OK(XQueueWaitAll(low.xq));
-    CHECK(turns_so_far() == COMMANDS);
+    CHECK(executed_count() == COMMANDS);
     /* The program schedules itself: no hint holds it. */
     OK(XHintPriority(low.xq, PRIORITY_NO_EXECUTE));
     OK(XHintSetScheduler(kSchedulerAppManaged, kPolicyUnknown));
     OK(XQueueSubmit(low.xq, commands[0]));
     OK(XQueueWait(low.xq, commands[0]));
     destroy_commands(commands, COMMANDS);
-    lane_close(&low);
+    close_test_queue(&low);
     /* Its hints were removed with it. */
     OK(XHintSetScheduler(kSchedulerLocal, kPolicyHighestPriorityFirst));
-    Lane next = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
+    TestQueue next = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
     Work work = {next.queue, 1000, 0};
-    OK(HwCommandCreateCallback(&commands[0], take_turn, &work));
+    OK(HwCommandCreateCallback(&commands[0], record_order, &work));
     OK(XQueueSubmit(next.xq, commands[0]));
     OK(XQueueWait(next.xq, commands[0]));
     OK(HwCommandDestroy(commands[0]));
-    lane_close(&next);
+    close_test_queue(&next);
     OK(XHintSetScheduler(kSchedulerAppManaged, kPolicyUnknown));
 }
 
-static void a_child_has_none_of_its_parents_handles(void) {
-    Lane lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
+static void child_process_inherits_no_handles(void) {
+    TestQueue test = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
     pid_t child = fork();
     if (child == 0) {
-        EXPECT(kXSchedErrorNotFound, XQueueSuspend(lane.xq, 0));
-        EXPECT(kXSchedErrorNotFound, XQueueDestroy(lane.xq));
-        Lane own = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
+        EXPECT(kXSchedErrorNotFound, XQueueSuspend(test.xq, 0));
+        EXPECT(kXSchedErrorNotFound, XQueueDestroy(test.xq));
+        TestQueue own = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
         OK(XQueueSuspend(own.xq, 0));
         OK(XQueueResume(own.xq, 0));
-        lane_close(&own);
+        close_test_queue(&own);
         _exit(0);
     }
     int status = -1;
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(status == 0);
-    OK(XQueueSuspend(lane.xq, kQueueSuspendFlagSyncHwQueue));
-    lane_close(&lane);
+    OK(XQueueSuspend(test.xq, kQueueSuspendFlagSyncHwQueue));
+    close_test_queue(&test);
 }
 
 int main(int argc, char **argv) {
     hooked = argc > 1 && strcmp(argv[1], "hooked") == 0;
     CHECK(strlen(XSchedLastError()) == 0);
 #define SHOW(promise) printf("%s\n", #promise), fflush(stdout), promise
-    SHOW(rubbish_is_an_error_and_nothing_worse)();
-    SHOW(a_level_the_device_lacks_is_refused)();
-    SHOW(a_suspended_queue_launches_nothing)();
-    SHOW(suspending_waits_for_what_its_flags_say)();
+    SHOW(invalid_arguments_return_errors)();
+    SHOW(unavailable_level_is_rejected)();
+    SHOW(suspended_queue_launches_nothing)();
+    SHOW(suspend_flags_select_what_is_waited_for)();
     SHOW(commands_run_in_order_with_few_in_flight)();
-    SHOW(waiting_commands_can_be_dropped)();
-    SHOW(waiting_for_a_command_waits_for_it_and_tells_its_answer)();
+    SHOW(queued_commands_can_be_dropped)();
+    SHOW(waiting_for_a_command_returns_its_result)();
     SHOW(several_threads_use_one_queue)(kQueueCreateFlagNone);
     SHOW(several_threads_use_one_queue)(kQueueCreateFlagBlockingSubmit);
-    SHOW(with_blocking_submit_the_submitter_launches)();
-    SHOW(a_command_may_use_its_own_queue)();
-    SHOW(what_waits_in_a_queue_that_is_destroyed_runs_first)();
-    SHOW(a_child_has_none_of_its_parents_handles)();
-    SHOW(schedulers_and_policies_change_while_queues_run)();
-    SHOW(hints_count_at_once)();
+    SHOW(blocking_submit_launches_on_the_calling_thread)();
+    SHOW(command_may_use_its_own_queue)();
+    SHOW(destroyed_queue_runs_its_commands_first)();
+    SHOW(child_process_inherits_no_handles)();
+    SHOW(scheduler_and_policy_can_change_at_run_time)();
+    SHOW(hints_take_effect_at_once)();
     printf("all\n");
     return 0;
 }

@@ -39,7 +39,7 @@ typedef struct {
     xsim_queue_t queue;
     HwQueueHandle hwq;
     XQueueHandle xq;
-} Lane;
+} TestQueue;
 
 static inline void pause_ms(long ms) {
     struct timespec span;
@@ -60,20 +60,20 @@ static inline uint64_t finished(xsim_queue_t queue) {
     return commands;
 }
 
-static inline Lane lane_open(int64_t level, int64_t flags) {
-    Lane lane;
-    CHECK(xsim_open(NULL, &lane.device) == XSIM_SUCCESS);
-    CHECK(xsim_queue_create(lane.device, &lane.queue) == XSIM_SUCCESS);
-    OK(XsimQueueCreate(&lane.hwq, lane.queue));
-    OK(XQueueCreate(&lane.xq, lane.hwq, level, flags));
-    return lane;
+static inline TestQueue open_test_queue(int64_t level, int64_t flags) {
+    TestQueue test;
+    CHECK(xsim_open(NULL, &test.device) == XSIM_SUCCESS);
+    CHECK(xsim_queue_create(test.device, &test.queue) == XSIM_SUCCESS);
+    OK(XsimQueueCreate(&test.hwq, test.queue));
+    OK(XQueueCreate(&test.xq, test.hwq, level, flags));
+    return test;
 }
 
-static inline void lane_close(Lane *lane) {
-    OK(XQueueDestroy(lane->xq));
-    OK(HwQueueDestroy(lane->hwq));
-    CHECK(xsim_queue_destroy(lane->queue) == XSIM_SUCCESS);
-    CHECK(xsim_close(lane->device) == XSIM_SUCCESS);
+static inline void close_test_queue(TestQueue *test) {
+    OK(XQueueDestroy(test->xq));
+    OK(HwQueueDestroy(test->hwq));
+    CHECK(xsim_queue_destroy(test->queue) == XSIM_SUCCESS);
+    CHECK(xsim_close(test->device) == XSIM_SUCCESS);
 }
 
 static inline XQueueState state_of(XQueueHandle xq) {

@@ -13,7 +13,7 @@ static long commands;
 static int reuse;
 
 typedef struct {
-    Lane lane;
+    TestQueue test;
     uint64_t calls;
 } Queue;
 
@@ -36,7 +36,7 @@ static void submit(Queue *queue, long number) {
     if (reuse) OK(HwCommandCreateCallback(&command, count, &queue->calls));
     for (long n = 0; n < number; n++) {
         if (!reuse) OK(HwCommandCreateCallback(&command, count, &queue->calls));
-        OK(XQueueSubmit(queue->lane.xq, command));
+        OK(XQueueSubmit(queue->test.xq, command));
         if (!reuse) OK(HwCommandDestroy(command));
     }
     if (reuse) OK(HwCommandDestroy(command));
@@ -45,7 +45,7 @@ static void submit(Queue *queue, long number) {
 static void *work(void *data) {
     Queue *queue = (Queue *)data;
     submit(queue, commands);
-    OK(XQueueWaitAll(queue->lane.xq));
+    OK(XQueueWaitAll(queue->test.xq));
     return NULL;
 }
 
@@ -61,7 +61,7 @@ int main(int argc, char **argv) {
     int number = atoi(argv[2]);
     reuse = argc > 3;
     static Queue queues[64];
-    for (int n = 0; n < number; n++) queues[n].lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
+    for (int n = 0; n < number; n++) queues[n].test = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
     commands = total / number / 10;
     run(queues, number);
     long before = resident_kb();
@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
     uint64_t calls = 0;
     for (int n = 0; n < number; n++) {
         calls += queues[n].calls;
-        lane_close(&queues[n].lane);
+        close_test_queue(&queues[n].test);
     }
     CHECK(calls == (uint64_t)(total / number) * (uint64_t)number);
     printf("ns %llu\nbefore %ld\nafter %ld\n", span / (unsigned long long)(commands * number), before, after);

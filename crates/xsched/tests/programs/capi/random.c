@@ -98,7 +98,7 @@ static void one_call(uint64_t random, uint64_t more) {
 /* Every queue is resumed regularly, also a queue whose handle was overwritten, so that no thread waits without end. */
 static _Atomic int over;
 
-static void *let_go(void *data) {
+static void *resume_queue(void *data) {
     (void)data;
     while (!over) {
         for (int n = 0; n < PLACES; n++) {
@@ -131,7 +131,7 @@ int main(int argc, char **argv) {
     calls_each = atol(argv[1]) / number;
     CHECK(xsim_open(NULL, &device) == XSIM_SUCCESS);
     for (int n = 0; n < PLACES; n++) CHECK(xsim_queue_create(device, &vendors[n]) == XSIM_SUCCESS);
-    CHECK(pthread_create(&friend, NULL, let_go, NULL) == 0);
+    CHECK(pthread_create(&friend, NULL, resume_queue, NULL) == 0);
     for (int n = 0; n < number; n++)
         CHECK(pthread_create(&threads[n], NULL, call, (void *)(uintptr_t)(atol(argv[3]) * 64 + n + 1)) == 0);
     for (int n = 0; n < number; n++) CHECK(pthread_join(threads[n], NULL) == 0);

@@ -18,42 +18,42 @@ static XResult work(HwQueueHandle hwq, void *data) {
 int main(int argc, char **argv) {
     int adopted = argc > 1 && strcmp(argv[1], "adopted") == 0;
     int hints = argc > 2 && strcmp(argv[2], "hints") == 0;
-    Lane lane;
+    TestQueue test;
     if (adopted) {
         XQueueHandle same;
-        CHECK(xsim_open(NULL, &lane.device) == XSIM_SUCCESS);
-        CHECK(xsim_queue_create(lane.device, &lane.queue) == XSIM_SUCCESS);
-        OK(XsimQueueCreate(&lane.hwq, lane.queue));
-        OK(XQueueGet(&lane.xq, lane.hwq));
-        EXPECT(kXSchedErrorNotAllowed, XQueueCreate(&same, lane.hwq, kPreemptLevelBlock, 0));
+        CHECK(xsim_open(NULL, &test.device) == XSIM_SUCCESS);
+        CHECK(xsim_queue_create(test.device, &test.queue) == XSIM_SUCCESS);
+        OK(XsimQueueCreate(&test.hwq, test.queue));
+        OK(XQueueGet(&test.xq, test.hwq));
+        EXPECT(kXSchedErrorNotAllowed, XQueueCreate(&same, test.hwq, kPreemptLevelBlock, 0));
         /* Destroying the handle does not unschedule the queue; a new handle is a different one. */
-        OK(XQueueDestroy(lane.xq));
-        EXPECT(kXSchedErrorNotFound, XQueueResume(lane.xq, 0));
-        OK(XQueueCreate(&lane.xq, lane.hwq, kPreemptLevelBlock, 0));
+        OK(XQueueDestroy(test.xq));
+        EXPECT(kXSchedErrorNotFound, XQueueResume(test.xq, 0));
+        OK(XQueueCreate(&test.xq, test.hwq, kPreemptLevelBlock, 0));
     } else {
-        lane = lane_open(kPreemptLevelBlock, kQueueCreateFlagNone);
+        test = open_test_queue(kPreemptLevelBlock, kQueueCreateFlagNone);
         OK(XHintSetScheduler(kSchedulerGlobal, kPolicyUnknown));
     }
-    OK(XHintPriority(lane.xq, 7));
+    OK(XHintPriority(test.xq, 7));
     OK(XHintTimeslice(3000));
     HwCommandHandle command;
-    OK(HwCommandCreateCallback(&command, work, lane.queue));
+    OK(HwCommandCreateCallback(&command, work, test.queue));
     printf("ready\n");
     fflush(stdout);
     while (getchar() == '\n') {
         if (hints) {
-            XResult result = XHintPriority(lane.xq, 6);
+            XResult result = XHintPriority(test.xq, 6);
             CHECK(result == kXSchedSuccess || result == kXSchedErrorBadResponse);
             printf("%s\n", result == kXSchedSuccess ? "accepted" : "rejected");
             fflush(stdout);
             continue;
         }
-        for (int n = 0; n < 10; n++) OK(XQueueSubmit(lane.xq, command));
-        OK(XQueueWaitAll(lane.xq));
-        printf("%llu\n", (unsigned long long)finished(lane.queue));
+        for (int n = 0; n < 10; n++) OK(XQueueSubmit(test.xq, command));
+        OK(XQueueWaitAll(test.xq));
+        printf("%llu\n", (unsigned long long)finished(test.queue));
         fflush(stdout);
     }
     OK(HwCommandDestroy(command));
-    lane_close(&lane);
+    close_test_queue(&test);
     return 0;
 }

@@ -189,9 +189,9 @@ static int errors(void) {
     for (int n = 0; n < 200; n++) launch_spin(20000, stream);
     printf("after launches: %d\n", hipPeekAtLastError());
     int code = hipLaunchKernel(&stranger, one, one, args, 0, stream);
-    printf("a function that nobody registered: %d, last error %d\n", code, hipGetLastError());
+    printf("an unregistered function: %d, last error %d\n", code, hipGetLastError());
     code = hipLaunchKernel(&spin, one, one, args, 0, (hipStream_t)&stranger);
-    printf("a stream that nobody made: %d, last error %d\n", code, hipGetLastError());
+    printf("an invalid stream: %d, last error %d\n", code, hipGetLastError());
     code = hipLaunchKernel(&stranger, one, one, args, 0, NULL);
     printf("once more, on the default stream: %d, last error %d\n", code, hipGetLastError());
     code = hipSetDevice(77);
