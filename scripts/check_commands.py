@@ -204,19 +204,18 @@ class Sandbox:
     def programs(self, build, is_release):
         """The programs in front of the system's: sudo without root, cargo on the working tree, curl that waits for servers."""
         cargo = shutil.which("cargo")
-        # rustup's cargo finds its toolchain by the directory: the copy has none.
-        profile = "" if is_release else '[ "$word" != --release ] || continue; [ "$word" != release ] || word=dev;'
+        manifest = shlex.quote(os.path.join(ROOT, "Cargo.toml"))
+        # Without CI=true, the debug build of the tests takes the place of the release build.
+        profile = ":" if is_release else '[ "$word" != --release ] || continue; [ "$word" != release ] || word=dev'
         self.script("cargo", f"""
-            words=()
-            for word; do
-                if [ ${{#words[@]}} = 1 ]; then words+=(--manifest-path {shlex.quote(ROOT)}/Cargo.toml); fi
-                if [ "${{rest:-}}" = 1 ]; then words+=("$word"); continue; fi
-                if [ "$word" = -- ]; then rest=1; fi
+            words=("$1") && shift
+            case ${{words[0]}} in build | run | test | bench | check | doc) words+=(--manifest-path {manifest}) ;; esac
+            while [ $# -gt 0 ] && [ "$1" != -- ]; do
+                word=$1 && shift
                 {profile}
                 words+=("$word")
             done
-            [ ${{#words[@]}} != 1 ] || words+=(--manifest-path {shlex.quote(ROOT)}/Cargo.toml)
-            CARGO_TARGET_DIR={shlex.quote(os.path.dirname(build))} exec {shlex.quote(cargo)} "${{words[@]}}" """)
+            CARGO_TARGET_DIR={shlex.quote(os.path.dirname(build))} exec {shlex.quote(cargo)} "${{words[@]}}" "$@" """)
         self.script("sudo", 'exec "$@"')
         for name in ("xserver", "xcli"):
             os.symlink(os.path.join(build, "xsched"), os.path.join(self.directory, "bin", name))
