@@ -4,15 +4,15 @@
 ///
 /// ```text
 /// hooks! {
-///     prefix "xsim_";
+///     prefix "toy_";
 ///     if missing return vendor::UNKNOWN;
-///     fn xsim_launch(queue: Queue, length_ns: u64) -> Code = launch;
+///     fn toy_launch(queue: Queue, kernel: *mut c_void, argument: *mut c_void) -> Code = launch;
 /// }
 /// ```
 /// Every name begins with the prefix. If the vendor's function cannot be found, a hook returns the given code of the vendor, or
 /// null if it returns a pointer or a handle.
 ///
-/// A hook calls its handler, here `launch(real, queue, length_ns)`. `real()` calls the vendor's function with the same
+/// A hook calls its handler, here `launch(real, queue, kernel, argument)`. `real()` calls the vendor's function with the same
 /// arguments; the handler calls it exactly once. Calls from inside the vendor's library or from inside a hook go straight to
 /// the vendor's function.
 ///
@@ -77,7 +77,7 @@ pub(crate) use hooks;
 /// ```text
 /// functions! {
 ///     library super::LIBRARY;
-///     fn xsim_queue_mark(Queue, *mut u64) -> Code = MARK;
+///     fn toy_event_query(Event) -> Code = EVENT_QUERY;
 /// }
 /// ```
 macro_rules! functions {
@@ -94,7 +94,7 @@ macro_rules! functions {
 }
 pub(crate) use functions;
 
-/// Calls one of [`functions`] that returns 0 on success, as in `call!(MARK, queue)`, which is unsafe. Returns the reason of a
+/// Calls one of [`functions`] that returns 0 on success, as in `call!(EVENT_QUERY, event)`, which is unsafe. Returns the reason of a
 /// failure as text.
 macro_rules! call {
     ($function:path, $($argument:expr),*) => {

@@ -137,7 +137,12 @@ fn visible(machine: &Machine, gpus: &[Gpu]) -> Option<Check> {
             let before =
                 if seen.is_empty() { "no GPU".to_owned() } else { format!("only {}", seen.join(", ")) };
             let what = format!("`{chosen}`: no GPU here is `{entry}`, so programs see {before}");
-            return Some(Check::warning(HERE, NAME, what, "unset it, or use the names that `nvidia-smi -L` prints"));
+            return Some(Check::warning(
+                HERE,
+                NAME,
+                what,
+                "unset it, or use the names that `nvidia-smi -L` prints",
+            ));
         };
         let is = format!("{entry} is {}", gpu.address);
         if seen.iter().any(|other: &String| other.ends_with(&gpu.address)) {

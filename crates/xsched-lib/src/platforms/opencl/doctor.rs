@@ -15,14 +15,18 @@ const LIBRARY_VARIABLE: &str = "XSCHED_OPENCL_LIB";
 
 /// One line for all vendors, and one for each problem; none if no vendor is installed and no variable is set.
 pub(crate) fn probe(machine: &Machine) -> Vec<Check> {
-    let mut checks: Vec<_> =
-        machine.variable(LIBRARY_VARIABLE).map(|path| report_ignored_variable(machine, path)).into_iter().collect();
+    let mut checks: Vec<_> = machine
+        .variable(LIBRARY_VARIABLE)
+        .map(|path| report_ignored_variable(machine, path))
+        .into_iter()
+        .collect();
     let named = machine.variable(VENDORS_VARIABLE);
     let directory = named.unwrap_or(VENDORS);
     let vendors = vendors(machine, directory);
     if vendors.is_empty() {
         checks.extend(named.map(|named| {
-            let what = format!("{VENDORS_VARIABLE} is {named}, which has no .icd file: programs find no device");
+            let what =
+                format!("{VENDORS_VARIABLE} is {named}, which has no .icd file: programs find no device");
             Check::warning(
                 HERE,
                 NAME,
@@ -44,8 +48,9 @@ pub(crate) fn probe(machine: &Machine) -> Vec<Check> {
 /// The variable has no effect: XSched uses the library that the program itself uses.
 fn report_ignored_variable(machine: &Machine, path: &str) -> Check {
     let state = if machine.has(path) { "is not needed" } else { "does not exist and is not needed" };
-    let what =
-        format!("{LIBRARY_VARIABLE} names {path}, which {state}: XSched uses the library that the program uses");
+    let what = format!(
+        "{LIBRARY_VARIABLE} names {path}, which {state}: XSched uses the library that the program uses"
+    );
     Check::warning(HERE, NAME, what, format!("unset {LIBRARY_VARIABLE}; programs are scheduled without it"))
 }
 

@@ -109,5 +109,8 @@ fn gpu_without_a_driver_is_found_on_the_bus() {
     ]);
     let checks = probe(&machine);
     assert!(find(&checks, "nvidia 0000:01:00.0").what.contains("its driver is not loaded"));
-    assert!(!checks.iter().any(|check| check.name.contains("0000:03")), "a sound device is not an accelerator");
+    assert!(
+        !checks.iter().any(|check| check.name.contains("0000:03")),
+        "a sound device is not an accelerator"
+    );
 }

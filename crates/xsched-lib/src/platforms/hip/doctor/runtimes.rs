@@ -60,7 +60,8 @@ fn examine(machine: &Machine, runtime: &str) -> Check {
 /// `ROCr`, for programs that use it without HIP.
 fn examine_rocr(machine: &Machine, runtime: &str) -> Check {
     let tools = machine.variable("HSA_TOOLS_LIB");
-    let other_tools = tools.map(|tools| format!("; `{tools}` in HSA_TOOLS_LIB is loaded before XSched and keeps working"));
+    let other_tools =
+        tools.map(|tools| format!("; `{tools}` in HSA_TOOLS_LIB is loaded before XSched and keeps working"));
     let what = format!(
         "{runtime}: programs that use it without HIP are intercepted through ROCr's tools interface{}",
         other_tools.unwrap_or_default()

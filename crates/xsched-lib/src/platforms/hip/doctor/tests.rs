@@ -29,7 +29,10 @@ fn runtime_is_reported_with_its_interception_method() {
     machine.environment.insert("HSA_TOOLS_LIB".to_owned(), "libtool.so".to_owned());
     let checks = probe(&machine);
     let rocr = find(&checks, "amd libhsa-runtime64.so.1");
-    assert!(rocr.state == State::Ok && rocr.what.contains("`libtool.so` in HSA_TOOLS_LIB is loaded before XSched"));
+    assert!(
+        rocr.state == State::Ok
+            && rocr.what.contains("`libtool.so` in HSA_TOOLS_LIB is loaded before XSched")
+    );
     machine.environment.insert("ROCPROFILER_REGISTER_LIBRARY".to_owned(), "libtool.so".to_owned());
     assert_eq!(find(&probe(&machine), "amd libamdhip64.so.6").state, State::Warning);
 }
