@@ -19,7 +19,7 @@ use super::PAUSE;
 
 const LEADER_PRIORITY: i64 = 10;
 const CLIENT_PRIORITY: &str = "-10";
-/// The service has failed if it sleeps this long, or uses this much CPU time, while a decision is due.
+/// The service has failed if it neither runs nor waits for a core this long, or uses this much CPU time, while a decision is due.
 const DECISION_TIMEOUT: Nanos = Nanos::from_secs(10);
 const CHECK_INTERVAL: Nanos = Nanos::from_secs(1);
 /// How long the measuring thread sleeps at most before it reads the orders again.
@@ -163,7 +163,7 @@ impl<'a> StallCheck<'a> {
         }
         anyhow::ensure!(
             self.asleep < DECISION_TIMEOUT,
-            "the private service (process {pid}) did not {decision}: it slept for {DECISION_TIMEOUT}"
+            "the private service (process {pid}) did not {decision}: it was asleep or stopped for {DECISION_TIMEOUT}"
         );
         let cpu_time = self.service.cpu_time()?;
         let used = cpu_time - *self.cpu_time.get_or_insert(cpu_time);
