@@ -130,11 +130,38 @@ def counts():
             yield f"{page}: {what} has {lines} lines, not {count}"
 
 
+MAX_HOPS = 7
+MAX_TERMS = 40
+
+
+def hops():
+    """Walks through the code in ARCHITECTURE.md that are too long, or name a function that its file does not define."""
+    walks = re.findall(r"<!-- hops -->(.*?)<!-- end -->", read("ARCHITECTURE.md"), re.DOTALL)
+    if len(walks) != 2:
+        yield f"ARCHITECTURE.md: has {len(walks)} walks through the code, not 2"
+    for walk in walks:
+        steps = re.findall(r"^\d+\. (?:`([\w./-]+): (\w+)`)?", walk, re.MULTILINE)
+        if len(steps) > MAX_HOPS:
+            yield f"ARCHITECTURE.md: a walk has {len(steps)} hops, more than {MAX_HOPS}"
+        for file, function in steps:
+            if not os.path.exists(os.path.join(ROOT, file)) or not file:
+                yield f"ARCHITECTURE.md: a hop names no file, or {file or 'none'} does not exist"
+            elif not re.search(rf"\b(?:fn|macro_rules!) {function}\b", read(file)):
+                yield f"ARCHITECTURE.md: {file} does not define {function}"
+
+
+def glossary():
+    """A glossary with too many terms."""
+    terms = re.findall(r"^\| \*\*", read("docs/glossary.md"), re.MULTILINE)
+    if not 1 <= len(terms) <= MAX_TERMS:
+        yield f"docs/glossary.md: defines {len(terms)} terms, not 1 to {MAX_TERMS}"
+
+
 def main():
     if sys.argv[1:2] == ["--installed"]:
         return check_installed(sys.argv[2])
     found = [line for path in files("*.md") for line in links(path)]
-    found += [*index(), *variables(), *messages(), *counts()]
+    found += [*index(), *variables(), *messages(), *counts(), *hops(), *glossary()]
     for line in found:
         print(line)
     if found:
