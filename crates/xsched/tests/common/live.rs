@@ -52,7 +52,7 @@ impl RunningService {
         };
         let (http, metrics) =
             (address_after("HTTP interface at http://"), address_after("metrics at http://"));
-        Self { http, metrics, child, directory }
+        Self { child, directory, http, metrics }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
