@@ -27,6 +27,7 @@ pub(super) struct Program {
 }
 
 /// A queue as last read from its slot.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts that the slot reports")]
 pub(super) struct Queue {
     pub(super) slot: usize,
     pub(super) device: DeviceId,

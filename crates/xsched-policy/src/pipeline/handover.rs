@@ -53,13 +53,11 @@ impl Handover {
     }
 
     fn waiting_since(&mut self, device: DeviceId, now: Nanos) -> Nanos {
-        match self.waiting_since.iter().find(|(waiting, _)| *waiting == device) {
-            Some((_, since)) => *since,
-            None => {
-                self.waiting_since.push((device, now));
-                now
-            }
+        if let Some((_, since)) = self.waiting_since.iter().find(|(waiting, _)| *waiting == device) {
+            return *since;
         }
+        self.waiting_since.push((device, now));
+        now
     }
 
     /// Forgets devices without tasks.

@@ -61,7 +61,9 @@ pub(super) fn set_ready(
         let gap_end = memory.gap.observe(status.has_work, now);
         view.ready = (status.has_work || gap_end.is_some()) && !status.is_suspended;
         view.in_gap = view.ready && !status.has_work;
-        gap_end.into_iter().for_each(|end| wake_up.at(end));
+        if let Some(end) = gap_end {
+            wake_up.at(end);
+        }
     }
 }
 

@@ -32,6 +32,7 @@ use crate::{Decision, Params, PolicyInfo, Scheduler, TaskView};
 
 /// What the pipeline needs to know about one task beside what its policy sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each of which a stage reads")]
 pub struct TaskStatus {
     /// Has work that is not finished, or a thread held at the gate.
     pub has_work: bool,
@@ -182,6 +183,9 @@ impl Pipeline {
     /// again if nothing changes before.
     ///
     /// `now` never decreases from call to call.
+    ///
+    /// # Panics
+    /// If the snapshot does not have one status for each view.
     pub fn plan(&mut self, now: Nanos, snapshot: &mut Snapshot) -> Option<Nanos> {
         let Snapshot { views, statuses, dependencies } = snapshot;
         assert_eq!(views.len(), statuses.len(), "a snapshot has one status for each task");
@@ -195,7 +199,9 @@ impl Pipeline {
         idle_gaps::set_ready(now, views, statuses, memory, &mut wake_up);
 
         self.scheduler.decide(now, views, &mut self.decision);
-        self.decision.next_look().into_iter().for_each(|at| wake_up.at(at));
+        if let Some(at) = self.decision.next_look() {
+            wake_up.at(at);
+        }
 
         let runs = self.inheritance.extend(self.decision.grants(), dependencies);
         let policy = self.scheduler.policy();

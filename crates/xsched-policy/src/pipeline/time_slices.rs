@@ -127,17 +127,17 @@ impl TimeSlices {
             place
         });
         let slices = &mut self.devices[place];
-        let least = slices.admit(&self.contenders);
+        let min_used = slices.admit(&self.contenders);
         let continues = last.filter(|slice| {
-            self.contenders.binary_search(&slice.holder).is_ok() && now < slices.end_of(slice, least, now)
+            self.contenders.binary_search(&slice.holder).is_ok() && now < slices.end_of(slice, min_used, now)
         });
         let slice = continues.unwrap_or_else(|| {
-            let holder = slices.next(&self.contenders, least, last.map(|slice| slice.holder));
+            let holder = slices.next(&self.contenders, min_used, last.map(|slice| slice.holder));
             Slice { holder, started: now, counted_to: None }
         });
         slices.slice = Some(Slice { counted_to: Some(now), ..slice });
         if self.contenders.len() > 1 {
-            wake_up.at(slices.end_of(&slice, least, now));
+            wake_up.at(slices.end_of(&slice, min_used, now));
         }
         Some(slice.holder)
     }
@@ -157,7 +157,9 @@ impl DeviceSlices {
         if let Some(counted_to) = &mut slice.counted_to {
             let span = now - mem::replace(counted_to, now);
             let place = self.accounts.binary_search_by_key(&slice.holder, |account| account.process);
-            place.into_iter().for_each(|place| self.accounts[place].used += span);
+            if let Ok(place) = place {
+                self.accounts[place].used += span;
+            }
         }
         self.slice
     }
@@ -165,7 +167,7 @@ impl DeviceSlices {
     /// Opens accounts for the contenders: one that was idle is behind the rest by one slice at most, one that is new not at
     /// all. Returns the least that a contender has had.
     fn admit(&mut self, contenders: &[ProcessId]) -> Nanos {
-        let mut least = Nanos::MAX;
+        let mut min_used = Nanos::MAX;
         for &process in contenders {
             let used = match self.accounts.binary_search_by_key(&process, |account| account.process) {
                 Ok(place) => {
@@ -178,10 +180,10 @@ impl DeviceSlices {
                     self.floor
                 }
             };
-            least = least.min(used);
+            min_used = min_used.min(used);
         }
-        self.floor = self.floor.max(least);
-        least
+        self.floor = self.floor.max(min_used);
+        min_used
     }
 
     fn used(&self, process: ProcessId) -> Option<Nanos> {
@@ -190,15 +192,15 @@ impl DeviceSlices {
     }
 
     /// When a slice ends if no task changes before.
-    fn end_of(&self, slice: &Slice, least: Nanos, now: Nanos) -> Nanos {
-        let ahead = self.used(slice.holder).unwrap_or(least) - least;
+    fn end_of(&self, slice: &Slice, min_used: Nanos, now: Nanos) -> Nanos {
+        let ahead = self.used(slice.holder).unwrap_or(min_used) - min_used;
         let one_slice_ahead = now + (SLICE - ahead);
         one_slice_ahead.max(slice.started + MIN_SLICE).min(slice.started + SLICE)
     }
 
     /// The contender that has had least; among several, the next one after the last holder.
-    fn next(&self, contenders: &[ProcessId], least: Nanos, last: Option<ProcessId>) -> ProcessId {
-        let mut equals = contenders.iter().copied().filter(|process| self.used(*process) == Some(least));
+    fn next(&self, contenders: &[ProcessId], min_used: Nanos, last: Option<ProcessId>) -> ProcessId {
+        let mut equals = contenders.iter().copied().filter(|process| self.used(*process) == Some(min_used));
         let first = equals.clone().next();
         equals.find(|process| Some(*process) > last).or(first).unwrap_or_default()
     }

@@ -47,16 +47,16 @@ type Urgency = (Class, Nanos);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
-    WorkWithDeadline,
-    GapAfterDeadline,
-    NoDeadline,
+    Due,
+    InGap,
+    WithoutDeadline,
 }
 
 fn urgency(task: &TaskView) -> Urgency {
     match task.hints.deadline {
-        Some(deadline) if task.in_gap => (Class::GapAfterDeadline, task.ready_since + deadline.get()),
-        Some(deadline) => (Class::WorkWithDeadline, task.ready_since + deadline.get()),
-        None => (Class::NoDeadline, task.ready_since),
+        Some(deadline) if task.in_gap => (Class::InGap, task.ready_since + deadline.get()),
+        Some(deadline) => (Class::Due, task.ready_since + deadline.get()),
+        None => (Class::WithoutDeadline, task.ready_since),
     }
 }
 

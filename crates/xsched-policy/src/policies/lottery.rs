@@ -131,7 +131,9 @@ mod tests {
     fn busy_tasks_have_their_shares_in_the_long_run() {
         for shares in [&[50, 50][..], &[75, 25], &[60, 30, 10]] {
             let mut device = Device::new(policy());
-            shares.iter().for_each(|&share| device.closed_loop(500, 0, with_share(share)));
+            for &share in shares {
+                device.closed_loop(500, 0, with_share(share));
+            }
             assert_shares(&device.run_secs(60), shares, 2.0);
         }
     }
