@@ -25,14 +25,13 @@ mod vendor;
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use xsched_core::LaunchPath;
-use xsched_interpose::{forward_once, run_isolated};
+use xsched_interpose::{Guard, forward_once, run_isolated};
 
 use crate::hooks::hooks;
 use crate::loader::Hook;
 use crate::platforms::Platform;
 use crate::runtime::{Runtime, runtime};
-use crate::tracked_queue::ApiQueue;
+use crate::tracked_queue::{ApiQueue, TrackedQueue};
 use stream::{CudaStream, current_device};
 use vendor::{Code, Context, LEGACY, LaunchConfig, PER_THREAD, Stream};
 
@@ -191,31 +190,33 @@ fn current_context() -> Option<Context> {
 }
 
 fn launch(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
-    launch_with(|path, call| path.launch(call), real, stream, default)
+    let Some(runtime) = runtime() else { return real() };
+    forward_once(real, |call| {
+        let queue = queue_to_launch_on(runtime, stream, default);
+        if let Some(path) = queue.as_ref().and_then(|queue| queue.launch_path()) {
+            path.launch(call);
+        }
+    })
 }
 
 fn launch_graph(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
-    launch_with(|path, call| path.launch_large(call), real, stream, default)
-}
-
-#[inline]
-fn launch_with(
-    launch: impl Fn(&LaunchPath, &mut dyn FnMut()),
-    real: impl FnOnce() -> Code,
-    stream: Stream,
-    default: usize,
-) -> Code {
     let Some(runtime) = runtime() else { return real() };
     forward_once(real, |call| {
-        if capture::is_captured(stream) {
-            return;
-        }
-        let Some(key) = stream_key(stream, default) else { return };
-        let queue = runtime.queue_or_track(key, || track(runtime, key, stream, default));
+        let queue = queue_to_launch_on(runtime, stream, default);
         if let Some(path) = queue.as_ref().and_then(|queue| queue.launch_path()) {
-            launch(path, call);
+            path.launch_large(call);
         }
     })
+}
+
+/// The tracked queue of a stream. None for a stream that is being captured: its work is recorded, not run.
+#[inline]
+fn queue_to_launch_on(runtime: &Runtime, stream: Stream, default: usize) -> Option<Guard<'_, TrackedQueue>> {
+    if capture::is_captured(stream) {
+        return None;
+    }
+    let key = stream_key(stream, default)?;
+    runtime.queue_or_track(key, || track(runtime, key, stream, default))
 }
 
 fn synchronize(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
