@@ -46,11 +46,16 @@ pub(crate) fn runtime() -> Option<&'static Runtime> {
     // Acquire: pairs with the Release in `start`, so that the contents are visible with the address.
     let address = RUNTIME.load(Ordering::Acquire);
     if address.is_null() {
-        // The caller is a hook: the start must not unwind into the program, nor change its `errno`.
-        run_isolated(|| start(address, Runtime::if_requested));
-        return existing_runtime();
+        return start_from_hook();
     }
     at(address)
+}
+
+/// Starts the runtime in a hook: the start must not unwind into the program, nor change its `errno`.
+#[cold]
+fn start_from_hook() -> Option<&'static Runtime> {
+    run_isolated(|| start(ptr::null_mut(), Runtime::if_requested));
+    existing_runtime()
 }
 
 #[inline]
@@ -193,7 +198,16 @@ impl Runtime {
         key: usize,
         track: impl FnOnce() -> bool,
     ) -> Option<Guard<'_, TrackedQueue>> {
-        self.queue(key).or_else(|| track().then(|| self.queue(key)).flatten())
+        match self.queue(key) {
+            Some(queue) => Some(queue),
+            None => self.track_and_find(key, track),
+        }
+    }
+
+    /// Out of line, to keep the launch of a tracked queue small.
+    #[cold]
+    fn track_and_find(&self, key: usize, track: impl FnOnce() -> bool) -> Option<Guard<'_, TrackedQueue>> {
+        track().then(|| self.queue(key)).flatten()
     }
 
     /// Whether a queue is tracked.
