@@ -198,14 +198,14 @@ mod tests {
                 self.0.store(true, Ordering::SeqCst);
             }
         }
-        let (table, stop) = (HandleTable::default(), AtomicBool::new(false));
+        let (table, stop) = (HandleTable::<Canary>::default(), AtomicBool::new(false));
         std::thread::scope(|threads| {
             for _ in 0..2 {
                 threads.spawn(|| {
                     while !stop.load(Ordering::SeqCst) {
                         if let Some(canary) = table.get(64) {
                             std::thread::yield_now();
-                            assert!(!Canary::is_dropped(&canary), "freed while a guard existed");
+                            assert!(!canary.0.load(Ordering::SeqCst), "freed while a guard existed");
                         }
                     }
                 });
@@ -216,10 +216,5 @@ mod tests {
             }
             stop.store(true, Ordering::SeqCst);
         });
-        impl Canary {
-            fn is_dropped(&self) -> bool {
-                self.0.load(Ordering::SeqCst)
-            }
-        }
     }
 }
