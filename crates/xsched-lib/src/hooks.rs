@@ -64,7 +64,7 @@ macro_rules! hooks {
         pub(crate) static LIBRARY: crate::loader::VendorLibrary = crate::loader::VendorLibrary::new($prefix, &[ $(
             crate::loader::Hook {
                 name: crate::hooks::c_name(concat!(stringify!($name), "\0")),
-                hook: $name as *const ::std::ffi::c_void,
+                exported: $name as *const ::std::ffi::c_void,
                 real: real::$name.address(),
             }
         ),* ]);

@@ -11,7 +11,7 @@ use super::{HookTable, LookupHook, SymbolName, next_definition, real_dlsym};
 pub(crate) struct Hook {
     pub(crate) name: &'static CStr,
     /// The address of the exported hook.
-    pub(crate) hook: *const c_void,
+    pub(crate) exported: *const c_void,
     /// Where the address of the vendor's function is stored once it is known.
     pub(crate) real: &'static AtomicPtr<c_void>,
 }
@@ -22,11 +22,11 @@ unsafe impl Sync for Hook {}
 impl Hook {
     /// Stores the vendor's function, and returns the hook that forwards to it.
     pub(crate) fn install(&self, real: *mut c_void) -> *mut c_void {
-        if real.cast_const() != self.hook {
+        if real.cast_const() != self.exported {
             // Release: pairs with the Acquire in `RealFunction::get`.
             self.real.store(real, Ordering::Release);
         }
-        self.hook.cast_mut()
+        self.exported.cast_mut()
     }
 
     /// Opens the library that defines the vendor's function under the hook's name. None if the function is not known, or if
