@@ -139,12 +139,12 @@ pub fn render(status: &Status, counters: &Counters) -> String {
 
 fn service(text: &mut MetricsText, status: &Status, counters: &Counters) {
     for (name, help, count) in [
-        ("xsched_rings_total", "Notifications from processes.", &counters.notifications),
+        ("xsched_notifications_total", "Notifications from processes.", &counters.notifications),
         ("xsched_orders_written_total", "Orders written to the pages of processes.", &counters.orders),
         ("xsched_joins_total", "Processes that joined.", &counters.joins),
         ("xsched_leaves_total", "Processes that left or exited.", &counters.leaves),
         ("xsched_requests_total", "Requests on the socket of the service.", &counters.requests),
-        ("xsched_refusals_total", "Refused requests.", &counters.refusals),
+        ("xsched_rejections_total", "Rejected requests.", &counters.refusals),
         ("xsched_policy_changes_total", "Changes of the policy or its parameters.", &counters.policy_changes),
         (
             "xsched_trace_events_lost_total",

@@ -121,7 +121,7 @@ fn metrics_count_joins_queues_and_rounds() {
     assert!(metrics.contains(r#"name="serving \"it\"",device="0000:00:06.0",uid="#), "{metrics}");
     assert!(has(&metrics, "xsched_joins_total 1"), "{metrics}");
     assert!(has(&metrics, "xsched_queues 2"), "{metrics}");
-    assert!(!has(&metrics, "xsched_rings_total 0"), "{metrics}");
+    assert!(!has(&metrics, "xsched_notifications_total 0"), "{metrics}");
     assert!(!has(&metrics, "xsched_round_seconds_count 0"), "{metrics}");
     assert!(!has(&metrics, "xsched_orders_written_total 0"), "{metrics}");
     drop(program);

@@ -277,7 +277,7 @@ fn policy_shows_and_changes_the_active_policy() {
     assert_eq!(json["policy"], "CFS");
     let policies = json["policies"].as_array().unwrap();
     assert_eq!(policies.len(), xsched_policy::POLICIES.len());
-    assert_eq!(policies.iter().filter(|policy| policy["at_work"] == true).count(), 1);
+    assert_eq!(policies.iter().filter(|policy| policy["in_use"] == true).count(), 1);
 }
 
 #[test]

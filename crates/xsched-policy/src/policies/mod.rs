@@ -1,19 +1,7 @@
 //! The policies: one file each, and the table that names them.
 
-mod awf;
-mod cfs;
-mod chpf;
-mod hhpf;
-mod hpf;
-mod kedf;
-mod lax;
-mod lottery;
-mod mlfq;
-mod pup;
-mod spup;
 #[cfg(test)]
 mod testing;
-mod up;
 mod weighted_slices;
 
 use crate::{Policy, Scope};
@@ -70,21 +58,30 @@ pub struct PolicyInfo {
     pub make: fn() -> Box<dyn Policy>,
 }
 
-/// All policies, in the order of their numbers.
-pub static POLICIES: &[PolicyInfo] = &[
-    hpf::POLICY,
-    hhpf::POLICY,
-    chpf::POLICY,
-    up::POLICY,
-    pup::POLICY,
-    spup::POLICY,
-    kedf::POLICY,
-    lax::POLICY,
-    awf::POLICY,
-    cfs::POLICY,
-    mlfq::POLICY,
-    lottery::POLICY,
-];
+macro_rules! register {
+    ( $( $file:ident, )* ) => {
+        $( mod $file; )*
+
+        /// All policies, in the order of their numbers.
+        pub static POLICIES: &[PolicyInfo] = &[ $( $file::POLICY ),* ];
+    };
+}
+
+// One line for each policy: its file.
+register! {
+    hpf,
+    hhpf,
+    chpf,
+    up,
+    pup,
+    spup,
+    kedf,
+    lax,
+    awf,
+    cfs,
+    mlfq,
+    lottery,
+}
 
 /// No policy has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -141,7 +141,6 @@ struct JsonPolicy {
     scope: &'static str,
     work_conserving: bool,
     summary: &'static str,
-    #[serde(rename = "at_work")]
     in_use: bool,
 }
 
