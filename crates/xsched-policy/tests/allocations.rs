@@ -62,7 +62,7 @@ fn change(round: u64, snapshot: &mut Snapshot, pipeline: &Pipeline) {
         status.has_work = if index == 0 { round % 32 < 8 } else { key % 5 > 1 };
         status.is_sync_bound = round % 64 < 32;
         let order = pipeline.orders().get(index).copied().unwrap_or_default();
-        status.is_drained = order.stops() && key % 3 > 0;
+        status.is_drained = order.stops() && !key.is_multiple_of(3);
         if status.has_work && !order.stops() {
             snapshot.views[index].used += Nanos::from_micros(300);
         }

@@ -145,7 +145,7 @@ impl Model {
 
     pub(crate) fn set_queue_hints(&mut self, key: QueueKey, hints: Hints) {
         let old = self.queues[&key].task;
-        let task = &mut self.tasks.get_mut(&old).unwrap();
+        let task = self.tasks.get_mut(&old).unwrap();
         if task.is_own {
             task.hints = hints;
             return;
