@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "N", allow_hyphen_values = true)]
     priority: Option<Priority>,
 
-    /// Share: the percentage of the device's time that is requested, for the policies share, share-process and quota.
+    /// Share: the percentage of the device's time that is requested, for the policies share, share-process, quota and lottery.
     #[arg(short, long, value_name = "PERCENT", value_parser = share)]
     share: Option<Share>,
 

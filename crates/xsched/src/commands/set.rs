@@ -12,10 +12,10 @@ use crate::tool::ToolConnection;
 
 /// Change the priority, share, deadline or laxity of a running program, or suspend it.
 ///
-/// Each hint is used by some policies: the priority by priority, priority-all and fair; the share by share, share-process
-/// and quota; the deadline by deadline; the laxity by laxity. Every user may lower the priority of their own programs. To
-/// raise a priority above normal, or to change programs of other users, you must be root or a member of the group `xsched`,
-/// unless the service is your own.
+/// Each hint is used by some policies: the priority by priority, priority-all and fair; the share by share, share-process,
+/// quota and lottery; the deadline by deadline; the laxity by laxity. Every user may lower the priority of their own programs.
+/// To raise a priority above normal, or to change programs of other users, you must be root or a member of the group
+/// `xsched`, unless the service is your own.
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
 pub(crate) struct Args {
