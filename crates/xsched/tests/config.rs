@@ -25,10 +25,7 @@ fn every_mistake_is_reported_with_its_position() {
             ":2:1: max_prio: unknown field `max_prio`, expected one of `max_priority`",
         ),
         ("[limits]\nmax_share = \"all\"", ":2:13: max_share: \"all\" is not a number: allowed is 0 to 100"),
-        (
-            "[[limits.for]]\nuser = \"no-such-user\"",
-            ":2:8: user: user \"no-such-user\" does not exist",
-        ),
+        ("[[limits.for]]\nuser = \"no-such-user\"", ":2:8: user: user \"no-such-user\" does not exist"),
         ("[[limits.for]]\nmax_priority = 5", ":1:1: name either `user` or `group`"),
         ("[[rules]]\nexecutable = \"a\"", ":1:1: give a `priority`, a `share`, or both"),
         ("[[rules]]\npriority = 5", ":1:1: name an `executable`, a `cgroup`, or both"),
