@@ -213,31 +213,3 @@ fn enforcer_exits_with_its_devices_last_queue_and_a_new_queue_starts_another() {
     scheduler.order(&[(&queue, Order::Drain)]);
     second.wait_for(0, Event::Preempted);
 }
-
-/// Prints how long it takes from an order to the call of `preempt`, with one device.
-#[test]
-#[ignore = "a measurement: cargo test -p xsched-ipc --test enforcers --release -- --ignored --nocapture"]
-fn order_latency() {
-    const ORDERS: usize = 4_000;
-    let (scheduler, client) = TestScheduler::start();
-    let log = Arc::new(Log::default());
-    let queue = join(&client, &TestQueue::new(0, &log));
-    let mut latencies = Vec::with_capacity(ORDERS);
-    for n in 0..ORDERS {
-        let (order, done) =
-            if n % 2 == 0 { (Order::Drain, Event::Preempted) } else { (Order::Throttled, Event::Restored) };
-        std::thread::sleep(Duration::from_micros(300));
-        let began = Instant::now();
-        scheduler.order(&[(&queue, order)]);
-        log.wait_for(0, done);
-        latencies.push(began.elapsed());
-        log.events.lock().unwrap().clear();
-    }
-    latencies.sort_unstable();
-    println!(
-        "p50 {:?}, p90 {:?}, p99 {:?}",
-        latencies[ORDERS / 2],
-        latencies[ORDERS * 9 / 10],
-        latencies[ORDERS * 99 / 100]
-    );
-}
