@@ -1,8 +1,9 @@
-//! Devices, their hardware queues and their attributes.
+//! Devices and their hardware queues.
 
 use std::cell::Cell;
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +18,10 @@ const QUEUES: usize = 4;
 const FIRST_BUS: u32 = 0xc1;
 
 pub(crate) struct Device {
+    /// The driver's number: partitions are numbered like GPUs.
     pub(crate) number: usize,
+    /// How many partitions its GPU has.
+    partitions: usize,
     sim: SimDevice,
     /// For each priority its queues, and the index of the one that was assigned last.
     queues: Mutex<[(Vec<Arc<HwQueue>>, usize); 3]>,
@@ -27,10 +31,16 @@ pub(crate) struct Device {
 #[repr(C)]
 pub(crate) struct HwQueue {
     ring: Ring,
+    /// The driver's id; none without a driver.
+    id: Option<u32>,
     sim: SimQueue,
     /// Reports the numbers of the stall points that may be passed, and the last stall point.
     passed: SimQueue,
     stalls: Mutex<Marker>,
+    /// The words that a program shares with the hardware: how many packets were written, and how many are done. The latter is up to
+    /// date when the program has waited for the queue.
+    written: AtomicU64,
+    done: AtomicU64,
 }
 
 /// The ring header that the stand-in for the driver expects.
@@ -49,6 +59,7 @@ unsafe extern "C" fn control(ring: *const Ring, percentage: u32) {
 
 impl HwQueue {
     pub(crate) fn launch(&self, length: Duration) -> Result<(), Code> {
+        self.written.fetch_add(1, Ordering::AcqRel);
         self.sim.launch(length).map_err(|_| UNKNOWN)
     }
 
@@ -62,7 +73,9 @@ impl HwQueue {
     }
 
     pub(crate) fn wait(&self, marker: Marker) -> Result<(), Code> {
+        let written = self.written.load(Ordering::Acquire);
         while !self.sim.wait(marker, Duration::from_secs(3600)).map_err(|_| UNKNOWN)? {}
+        self.done.fetch_max(written, Ordering::AcqRel);
         Ok(())
     }
 
@@ -73,6 +86,11 @@ impl HwQueue {
         self.sim.wait_for(&self.passed, *last + 1).map_err(|_| UNKNOWN)?;
         *last += 1;
         Ok(before)
+    }
+
+    /// The program has destroyed the only stream that uses the queue.
+    pub(crate) fn destroy(&self) {
+        self.id.into_iter().for_each(driver::destroy_queue);
     }
 
     /// Lets the queue pass the next stall point.
@@ -104,16 +122,40 @@ impl Device {
     pub(crate) fn exclusive_queue(&self) -> Result<Arc<HwQueue>, Code> {
         let (sim, passed) = (self.create_queue()?, self.create_queue()?);
         let ring = Ring { magic: u64::from_le_bytes(*b"kfd-ring"), control };
-        let queue = Arc::new(HwQueue { ring, sim, passed, stalls: Mutex::new(0) });
+        let mut queue = Arc::new(HwQueue {
+            ring,
+            id: None,
+            sim,
+            passed,
+            stalls: Mutex::new(0),
+            written: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+        });
+        let addresses =
+            [&raw const queue.ring as u64, queue.written.as_ptr() as u64, queue.done.as_ptr() as u64];
+        if let Some(queue) = Arc::get_mut(&mut queue) {
+            queue.id = driver::create_queue(addresses, self.number);
+        }
         // The driver refers to it until the process exits.
         std::mem::forget(Arc::clone(&queue));
-        driver::create_queue(&raw const queue.ring as u64, self.number);
         Ok(queue)
     }
 
     /// The PCI address: bus, device and function.
     pub(crate) fn address(&self) -> u32 {
-        (FIRST_BUS + u32::try_from(self.number).unwrap_or(0)) << 8
+        (FIRST_BUS + u32::try_from(self.number / self.partitions).unwrap_or(0)) << 8
+    }
+
+    pub(crate) fn partitions(&self) -> usize {
+        self.partitions
+    }
+
+    /// Domain, bus, device and function. As in AMD's runtime, all partitions of a GPU have the same; with
+    /// `HIP_STANDIN_PARTITION_FUNCTIONS`, the function is the number of the partition.
+    pub(crate) fn pci(&self) -> (c_int, c_int, c_int, c_int) {
+        let has_functions = std::env::var_os("HIP_STANDIN_PARTITION_FUNCTIONS").is_some();
+        let function = if has_functions { self.number % self.partitions } else { 0 };
+        (0, c_int::try_from(self.address() >> 8).unwrap_or(0), 0, number(function))
     }
 
     fn create_queue(&self) -> Result<SimQueue, Code> {
@@ -123,10 +165,6 @@ impl Device {
             self.sim.queue()
         });
         created.map_err(|_| UNKNOWN)
-    }
-
-    fn pci(&self) -> String {
-        format!("0000:{:02x}:00.0", FIRST_BUS as usize + self.number)
     }
 }
 
@@ -153,10 +191,13 @@ mod driver {
         })
     }
 
-    pub(super) fn create_queue(ring: u64, device: usize) {
-        let Ok(Some(fd)) = open() else { return };
+    /// Creates a queue with these addresses of its ring and its indices. Returns its id.
+    pub(super) fn create_queue(addresses: [u64; 3], device: usize) -> Option<u32> {
+        let Ok(Some(fd)) = open() else { return None };
         let mut arguments = [0_u32; 24];
-        (arguments[0], arguments[1]) = ((ring & 0xffff_ffff) as u32, (ring >> 32) as u32);
+        for (words, address) in arguments.chunks_exact_mut(2).zip(addresses) {
+            words.copy_from_slice(&[(address & 0xffff_ffff) as u32, (address >> 32) as u32]);
+        }
         // Ring size, GPU id, type (compute AQL), percentage and priority.
         arguments[8] = 0x1000;
         arguments[9] = 1000 + u32::try_from(device).unwrap_or(0);
@@ -164,7 +205,15 @@ mod driver {
         arguments[11] = 100;
         arguments[12] = 7;
         // SAFETY: the call reads and writes 96 bytes.
-        unsafe { libc::ioctl(fd, 0xc060_4b02, arguments.as_mut_ptr()) };
+        let is_created = unsafe { libc::ioctl(fd, 0xc060_4b02, arguments.as_mut_ptr()) } == 0;
+        is_created.then_some(arguments[13])
+    }
+
+    pub(super) fn destroy_queue(id: u32) {
+        let Ok(Some(fd)) = open() else { return };
+        let mut arguments = [id, 0];
+        // SAFETY: the call reads and writes eight bytes.
+        unsafe { libc::ioctl(fd, 0xc008_4b03, arguments.as_mut_ptr()) };
     }
 }
 
@@ -175,19 +224,35 @@ pub(crate) fn devices() -> &'static [Device] {
         if driver::open().is_err() {
             return Vec::new();
         }
-        let count = std::env::var("HIP_STANDIN_DEVICES").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
-        let mut visible: Vec<usize> = (0..count).collect();
-        if let Ok(list) = std::env::var("HIP_VISIBLE_DEVICES") {
-            // The first invalid number ends the list.
-            let numbers =
-                list.split(',').map(|text| text.trim().parse::<usize>().ok().filter(|n| *n < count));
-            visible = numbers.map_while(|number| number).collect();
+        let gpus: usize = std::env::var("HIP_STANDIN_DEVICES").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+        let partitions = partitions();
+        // Each variable numbers what the previous one left. The first invalid number ends a list.
+        let mut visible: Vec<usize> = (0..gpus * partitions).collect();
+        for variable in ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"] {
+            if let Ok(list) = std::env::var(variable) {
+                let numbers =
+                    list.split(',').map(|text| visible.get(text.trim().parse::<usize>().ok()?).copied());
+                visible = numbers.map_while(|number| number).collect();
+            }
         }
-        visible.into_iter().filter_map(open_device).collect()
+        visible.into_iter().filter_map(|number| open_device(number, partitions)).collect()
     })
 }
 
-fn open_device(number: usize) -> Option<Device> {
+/// How many partitions each GPU has, by the mode that `HIP_STANDIN_PARTITIONS` names, such as `CPX` or `QPX/NPS4`. The memory
+/// mode does not change the devices.
+fn partitions() -> usize {
+    let mode = std::env::var("HIP_STANDIN_PARTITIONS").unwrap_or_default();
+    match mode.split('/').next() {
+        Some("DPX") => 2,
+        Some("TPX") => 3,
+        Some("QPX") => 4,
+        Some("CPX") => 8,
+        _ => 1,
+    }
+}
+
+fn open_device(number: usize, partitions: usize) -> Option<Device> {
     let address = (FIRST_BUS + u32::try_from(number).ok()?) << 8;
     let config = Config { device: DeviceId::new(DeviceKind::Gpu, address), ..Config::default() };
     let sim = match std::env::var_os("HIP_STANDIN_DEVICE") {
@@ -201,7 +266,7 @@ fn open_device(number: usize) -> Option<Device> {
             created.or_else(|| SimDevice::open(&path).ok())?
         }
     };
-    Some(Device { number, sim, queues: Mutex::default() })
+    Some(Device { number, partitions, sim, queues: Mutex::default() })
 }
 
 thread_local! {
@@ -213,7 +278,7 @@ pub(crate) fn current() -> Result<&'static Device, Code> {
     devices().get(CURRENT.get()).ok_or(NO_DEVICE)
 }
 
-fn at(number: c_int) -> Result<&'static Device, Code> {
+pub(crate) fn at(number: c_int) -> Result<&'static Device, Code> {
     if devices().is_empty() {
         return Err(NO_DEVICE);
     }
@@ -254,57 +319,6 @@ pub(crate) extern "C" fn set(device: c_int) -> Code {
 
 pub(crate) extern "C" fn get_handle(handle: *mut c_int, device: c_int) -> Code {
     to_code(at(device).and_then(|_| write_out(handle, device)))
-}
-
-pub(crate) extern "C" fn pci_bus_id(name: *mut c_char, room: c_int, device: c_int) -> Code {
-    to_code(at(device).and_then(|device| {
-        let text = device.pci();
-        if name.is_null() || usize::try_from(room).unwrap_or(0) <= text.len() {
-            return Err(INVALID_VALUE);
-        }
-        // SAFETY: the caller guarantees room for the text and a zero byte.
-        unsafe {
-            name.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len());
-            name.add(text.len()).write(0);
-        }
-        Ok(())
-    }))
-}
-
-/// The attributes of a large GPU that libraries need; one value for all of them.
-pub(crate) extern "C" fn attribute(value: *mut c_int, which: c_int, device: c_int) -> Code {
-    let _ = which;
-    to_code(at(device).and_then(|_| write_out(value, 64)))
-}
-
-pub(crate) extern "C" fn priority_range(least: *mut c_int, greatest: *mut c_int) -> Code {
-    to_code(write_out(least, 1).and(write_out(greatest, -1)))
-}
-
-pub(crate) extern "C" fn runtime_version(version: *mut c_int) -> Code {
-    to_code(write_out(version, 60_443_482))
-}
-
-/// `hipDeviceProp_t` of version 6: 1472 bytes, with the fields that libraries use.
-pub(crate) extern "C" fn properties(out: *mut u8, device: c_int) -> Code {
-    to_code(at(device).and_then(|_| {
-        let mut bytes = vec![0_u8; 1472];
-        let mut write = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-        write(0, b"Stand-in");
-        write(288, &(64_u64 << 30).to_ne_bytes());
-        write(296, &65_536_u64.to_ne_bytes());
-        write(308, &64_u32.to_ne_bytes());
-        write(320, &1024_u32.to_ne_bytes());
-        write(360, &9_u32.to_ne_bytes());
-        write(388, &104_u32.to_ne_bytes());
-        write(1160, b"gfx90a:sramecc+:xnack-");
-        if out.is_null() {
-            return Err(INVALID_VALUE);
-        }
-        // SAFETY: the caller has room for the structure of this version.
-        unsafe { out.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        Ok(())
-    }))
 }
 
 /// Waits for all work on the device.

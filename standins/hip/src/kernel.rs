@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::capture::Node;
 use crate::device::{current, write_out};
+use crate::effect::{Effect, are_mapped, effect};
 use crate::error::{Code, INVALID_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, to_code};
 use crate::event;
 use crate::stream::{self, Handle};
@@ -48,26 +49,38 @@ impl Kernel {
         let argument = |n: usize| unsafe { *arguments.add(n) };
         // SAFETY: as above.
         let number = |n: usize| unsafe { argument(n).cast::<u64>().read_unaligned() };
-        if self.name.contains("spin") {
-            return Duration::from_nanos(number(0));
-        }
-        // SAFETY: as above: an address, for `fill` and `add` also a value and a count.
+        let count = |n: usize, wide: bool| {
+            // SAFETY: as above: `wide` is what the kernel's name says.
+            if wide { number(n) } else { unsafe { argument(n).cast::<u32>().read_unaligned() }.into() }
+        };
+        // SAFETY: as above: an address, for `fill` and `add` also a value and a count. A plain name says nothing about the
+        // parameters, so that the arrays are checked.
         unsafe {
-            if self.name.contains("increment") {
-                let counter = argument(0).cast::<*const AtomicU64>().read_unaligned();
-                (*counter).fetch_add(1, Ordering::Relaxed);
-            } else if self.name.contains("fill") {
-                let (to, value) = (argument(0).cast::<*mut f32>(), argument(1).cast::<f32>());
-                for n in 0..usize::try_from(number(2)).unwrap_or(0) {
-                    to.read_unaligned().add(n).write(value.read_unaligned());
+            match effect(&self.name) {
+                Effect::Spin => return Duration::from_nanos(number(0)),
+                Effect::Increment => {
+                    let counter = argument(0).cast::<*const AtomicU64>().read_unaligned();
+                    (*counter).fetch_add(1, Ordering::Relaxed);
                 }
-            } else if self.name.contains("add") {
-                let (to, from) = (argument(0).cast::<*mut f32>(), argument(1).cast::<*const f32>());
-                for n in 0..usize::try_from(number(2)).unwrap_or(0) {
-                    *to.read_unaligned().add(n) += *from.read_unaligned().add(n);
+                Effect::Fill { wide } => {
+                    let to = argument(0).cast::<*mut f32>().read_unaligned();
+                    let (value, count) = (argument(1).cast::<f32>().read_unaligned(), count(2, wide));
+                    if are_mapped(to, count) {
+                        for n in 0..usize::try_from(count).unwrap_or(0) {
+                            to.add(n).write(value);
+                        }
+                    }
                 }
-            } else {
-                return Duration::from_micros(20);
+                Effect::Add { wide } => {
+                    let to = argument(0).cast::<*mut f32>().read_unaligned();
+                    let (from, count) = (argument(1).cast::<*const f32>().read_unaligned(), count(2, wide));
+                    if are_mapped(to, count) && are_mapped(from, count) {
+                        for n in 0..usize::try_from(count).unwrap_or(0) {
+                            *to.add(n) += *from.add(n);
+                        }
+                    }
+                }
+                Effect::None => return Duration::from_micros(20),
             }
         }
         Duration::from_micros(1)
@@ -84,8 +97,8 @@ impl Kernel {
     }
 }
 
-/// Appends the kernel's name to the file that `HIP_STANDIN_LOG` names, so that tests see which launches arrived.
-fn log(name: &str) {
+/// Appends a name to the file that `HIP_STANDIN_LOG` names, so that tests see which launches arrived.
+pub(crate) fn log(name: &str) {
     static PATH: OnceLock<Option<std::ffi::OsString>> = OnceLock::new();
     let Some(path) = PATH.get_or_init(|| std::env::var_os("HIP_STANDIN_LOG")) else { return };
     if let Ok(mut file) = std::fs::OpenOptions::new().create(true).append(true).open(path) {

@@ -9,10 +9,8 @@
 //!
 //! Kernels are timed work: `spin` runs for as many nanoseconds as its argument states; `fill`, `add` and `increment` change
 //! memory; `nothing` does not reach the device; any other kernel takes 20 us. `HIP_STANDIN_DEVICE` is the path of the
-//! device's file, which processes share; `HIP_STANDIN_DEVICES` is the number of devices; `HIP_STANDIN_SLOTS` is the number
+//! device's file, which processes share; `HIP_STANDIN_DEVICES` is the number of GPUs, and `HIP_STANDIN_PARTITIONS` their mode; `HIP_STANDIN_SLOTS` is the number
 //! of table slots that tools see, which may exceed those of any released runtime.
-//!
-//! The same code is also linked as `libhsa-runtime64.so.1` (see `hsa.rs`), for programs that use `ROCr` without HIP.
 
 #![allow(
     clippy::missing_safety_doc,
@@ -20,11 +18,13 @@
     reason = "a vendor's C interface: the safety contract of each function is that of AMD's function"
 )]
 
+mod attributes;
 mod capture;
 mod device;
+mod device_memory;
+mod effect;
 mod error;
 mod event;
-mod hsa;
 mod kernel;
 mod memory;
 mod stall;
@@ -32,3 +32,7 @@ mod stream;
 mod table;
 
 std::arch::global_asm!(include_str!(concat!(env!("OUT_DIR"), "/functions.s")));
+
+/// A vendor's library reports that memory is used up; it does not abort the program.
+#[global_allocator]
+static ALLOCATOR: xsched_interpose::ReserveAllocator = xsched_interpose::ReserveAllocator::new();

@@ -17,6 +17,8 @@ pub(crate) struct Stream {
     pub(crate) queue: Arc<HwQueue>,
     priority: c_int,
     flags: c_uint,
+    /// It has a hardware queue that no other stream uses.
+    owns_queue: bool,
     pub(crate) capture: Mutex<Option<Capture>>,
 }
 
@@ -32,8 +34,8 @@ thread_local! {
 }
 
 fn new_stream(device: &'static Device, flags: c_uint, priority: c_int) -> Result<Arc<Stream>, Code> {
-    let queue = device.queue(priority)?;
-    Ok(Arc::new(Stream { device, queue, priority: priority.clamp(-1, 1), flags, capture: Mutex::default() }))
+    let (queue, priority) = (device.queue(priority)?, priority.clamp(-1, 1));
+    Ok(Arc::new(Stream { device, queue, priority, flags, owns_queue: false, capture: Mutex::default() }))
 }
 
 /// The stream of a handle: null and 1 are the device's default stream, 2 is the thread's default stream.
@@ -69,12 +71,16 @@ pub(crate) fn get(handle: Handle) -> Result<Arc<Stream>, Code> {
 }
 
 pub(crate) extern "C" fn create_with_priority(out: *mut Handle, flags: c_uint, priority: c_int) -> Code {
-    to_code(current().and_then(|device| new_stream(device, flags, priority)).and_then(|stream| {
-        let handle = Arc::as_ptr(&stream).cast_mut().cast::<c_void>();
-        write_out(out, handle)?;
-        streams().write().unwrap_or_else(PoisonError::into_inner).insert(handle.addr(), stream);
-        Ok(())
-    }))
+    to_code(
+        current().and_then(|device| new_stream(device, flags, priority)).and_then(|stream| add(out, stream)),
+    )
+}
+
+fn add(out: *mut Handle, stream: Arc<Stream>) -> Result<(), Code> {
+    let handle = Arc::as_ptr(&stream).cast_mut().cast::<c_void>();
+    write_out(out, handle)?;
+    streams().write().unwrap_or_else(PoisonError::into_inner).insert(handle.addr(), stream);
+    Ok(())
 }
 
 pub(crate) extern "C" fn create_with_flags(out: *mut Handle, flags: c_uint) -> Code {
@@ -85,21 +91,32 @@ pub(crate) extern "C" fn create(out: *mut Handle) -> Code {
     create_with_priority(out, 0, 0)
 }
 
-pub(crate) extern "C" fn create_with_mask(out: *mut Handle, _words: u32, _mask: *const u32) -> Code {
-    create_with_priority(out, 0, 0)
+/// As in AMD's runtime, a stream with a mask has a hardware queue of its own.
+pub(crate) extern "C" fn create_with_mask(out: *mut Handle, words: u32, mask: *const u32) -> Code {
+    to_code(current().and_then(|device| {
+        if words == 0 || mask.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        let (queue, capture) = (device.exclusive_queue()?, Mutex::default());
+        add(out, Arc::new(Stream { device, queue, priority: 0, flags: 0, owns_queue: true, capture }))
+    }))
 }
 
 pub(crate) extern "C" fn destroy(handle: Handle) -> Code {
     let removed = streams().write().unwrap_or_else(PoisonError::into_inner).remove(&handle.addr());
+    if let Some(stream) = removed.as_ref().filter(|stream| stream.owns_queue) {
+        stream.queue.destroy();
+    }
     to_code(removed.map(drop).ok_or(if handle.addr() <= 2 { INVALID_HANDLE } else { CONTEXT_IS_DESTROYED }))
 }
 
-/// Destroys the streams of the device, and releases the memory that they wait for.
+/// Destroys the streams of the device, and releases its memory and the memory that the streams wait for.
 pub(crate) extern "C" fn reset_device() -> Code {
     to_code(current().map(|device| {
         let mut streams = streams().write().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|_, stream| stream.device.number != device.number);
         crate::memory::free_signals();
+        crate::device_memory::forget(device.number);
     }))
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 use crate::error::{Code, NOT_FOUND, NOT_SUPPORTED, to_code};
-use crate::{capture, device, error, event, kernel, memory, stall, stream};
+use crate::{attributes, capture, device, device_memory, error, event, kernel, memory, stall, stream};
 
 include!(concat!(env!("OUT_DIR"), "/names.rs"));
 
@@ -42,14 +42,16 @@ fn implementations() -> Vec<(&'static str, *const c_void)> {
         "hipGetDevice" => device::get,
         "hipSetDevice" => device::set,
         "hipDeviceGet" => device::get_handle,
-        "hipDeviceGetPCIBusId" => device::pci_bus_id,
-        "hipDeviceGetAttribute" => device::attribute,
-        "hipDeviceGetStreamPriorityRange" => device::priority_range,
+        "hipDeviceGetPCIBusId" => attributes::pci_bus_id,
+        "hipDeviceGetAttribute" => attributes::attribute,
+        "hipDeviceGetStreamPriorityRange" => attributes::priority_range,
         "hipDeviceSynchronize" => device::synchronize,
         "hipDeviceReset" => stream::reset_device,
-        "hipGetDevicePropertiesR0600" => device::properties,
-        "hipRuntimeGetVersion" => device::runtime_version,
-        "hipDriverGetVersion" => device::runtime_version,
+        "hipGetDevicePropertiesR0600" => attributes::properties,
+        "hipGetDevicePropertiesR0000" => attributes::properties_of_version_5,
+        "hipGetDeviceProperties" => attributes::properties_of_version_5,
+        "hipRuntimeGetVersion" => attributes::runtime_version,
+        "hipDriverGetVersion" => attributes::runtime_version,
         "hipCtxSynchronize" => device::context_synchronize,
         "hipCtxGetCurrent" => device::context_get_current,
         "hipGetLastError" => error::get_last_error,
@@ -89,22 +91,38 @@ fn implementations() -> Vec<(&'static str, *const c_void)> {
         "hipEventRecord_spt" => event::record_spt,
         "hipEventQuery" => event::query,
         "hipEventSynchronize" => event::synchronize,
-        "hipMalloc" => memory::allocate,
+        "hipMalloc" => device_memory::allocate,
         "hipHostMalloc" => memory::allocate_with_flags,
         "hipExtMallocWithFlags" => memory::allocate_with_flags,
         "hipMallocManaged" => memory::allocate_with_flags,
-        "hipMallocAsync" => memory::allocate_on,
-        "hipFree" => memory::free,
-        "hipHostFree" => memory::free,
-        "hipFreeAsync" => memory::free_on,
+        "hipMallocAsync" => device_memory::allocate_on,
+        "hipMallocFromPoolAsync" => device_memory::allocate_from_pool,
+        "hipMallocPitch" => device_memory::allocate_pitched,
+        "hipMemAllocPitch" => device_memory::allocate_pitched_elements,
+        "hipMalloc3D" => device_memory::allocate_3d,
+        "hipMallocArray" => device_memory::allocate_array,
+        "hipMalloc3DArray" => device_memory::allocate_array_3d,
+        "hipArrayCreate" => device_memory::create_array::<2>,
+        "hipArray3DCreate" => device_memory::create_array::<3>,
+        "hipFree" => device_memory::free,
+        "hipFreeArray" => device_memory::free,
+        "hipArrayDestroy" => device_memory::free,
+        "hipHostFree" => device_memory::free,
+        "hipFreeAsync" => device_memory::free_on,
         "hipMemcpy" => memory::copy,
         "hipMemcpyAsync" => memory::copy_on,
-        "hipMemcpyWithStream" => memory::copy_on,
-        "hipMemcpyDtoH" => memory::copy_known,
-        "hipMemcpyHtoD" => memory::copy_known,
+        "hipMemcpyWithStream" => memory::copy_and_wait,
+        "hipMemcpyDtoDAsync" => memory::copy_within_on,
+        "hipMemcpyDtoH" => memory::copy_to_host,
+        "hipMemcpyHtoD" => memory::copy_to_device,
+        "hipMemcpy2DAsync" => memory::copy_2d_on,
         "hipMemset" => memory::set,
         "hipMemsetAsync" => memory::set_on,
-        "hipMemGetInfo" => memory::information,
+        "hipMemsetD32Async" => memory::set_32_on,
+        "hipMemset2DAsync" => memory::set_2d_on,
+        "hipMemset3DAsync" => memory::set_3d_on,
+        "hipMemGetInfo" => device_memory::information,
+        "hipDeviceTotalMem" => device_memory::size_of_device,
         "hipModuleLoad" => kernel::load_module,
         "hipModuleLoadData" => kernel::load_module,
         "hipModuleLoadDataEx" => kernel::load_module,
@@ -187,7 +205,12 @@ type Register = unsafe extern "C" fn(
 
 /// The import function by which `rocprofiler-register` verifies the runtime's version.
 extern "C" fn import() -> u32 {
-    60_400
+    version()
+}
+
+/// The version of the runtime: `HIP_STANDIN_VERSION`, or 6.4.
+fn version() -> u32 {
+    std::env::var("HIP_STANDIN_VERSION").ok().and_then(|version| version.parse().ok()).unwrap_or(60_400)
 }
 
 /// Passes the table to the real `rocprofiler-register`, if `HIP_STANDIN_REGISTER` is its path. Otherwise does what that
@@ -210,7 +233,7 @@ fn pass_to_register(table: *mut Table) {
         let (mut tables, mut id) = ([table.cast::<c_void>()], 0);
         if let Some(register) = register {
             // SAFETY: one table, which is never freed, and room for an id.
-            unsafe { register(c"hip".as_ptr(), import, 60_400, tables.as_mut_ptr(), 1, &raw mut id) };
+            unsafe { register(c"hip".as_ptr(), import, version(), tables.as_mut_ptr(), 1, &raw mut id) };
         }
         return;
     }
@@ -226,7 +249,7 @@ fn pass_to_register(table: *mut Table) {
     let set = unsafe { std::mem::transmute::<*mut c_void, SetTable>(set) };
     let mut tables = [table.cast::<c_void>()];
     // SAFETY: one table, which is never freed.
-    unsafe { set(c"hip".as_ptr(), 60_400, 0, tables.as_mut_ptr(), 1) };
+    unsafe { set(c"hip".as_ptr(), version().into(), 0, tables.as_mut_ptr(), 1) };
 }
 
 fn exported(name: *const c_char) -> Option<*const c_void> {

@@ -5,14 +5,23 @@
 //!
 //! * `KFD_STANDIN_LOG`: a file that gets one line for each ioctl.
 //! * `KFD_STANDIN_REFUSE`: `all` or `second`: which calls of `open` fail with EACCES.
-//! * `KFD_STANDIN_ROOT`: the directory that replaces `/` for the driver's files under `/sys`.
+//! * `KFD_STANDIN_PROCESSES=descriptors`: each call of `open` makes a process of its own, as the driver's secondary processes;
+//!   its queues have ids of their own, and can be changed only through a descriptor from that call.
+//! * `KFD_STANDIN_REFUSE_ONCE=stop ID` or `=resume ID`: the first such update of the queue with this id fails with EBUSY.
+//! * `KFD_STANDIN_CWSR=0`: the machine that the stand-in for `ROCr` presents does not save running waves.
+//! * `KFD_STANDIN_ROOT`: the directory that replaces `/` for the driver's files under `/sys`. Without it, and with
+//!   `ROCR_STANDIN_DEVICE`, the topology of the machine that the stand-in for `ROCr` presents is written beside the
+//!   simulated devices, and used.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_ulong, c_void};
+use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_ulong, c_void};
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 const DEVICE: &[u8] = b"/dev/kfd";
 const MEMORY: &[u8] = b"/memfd:kfd (deleted)";
@@ -29,7 +38,37 @@ pub struct Ring {
 /// The first word of a [`Ring`].
 pub const RING_MAGIC: u64 = u64::from_le_bytes(*b"kfd-ring");
 
-static QUEUES: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
+/// A queue: its process, and its id there.
+type QueueKey = (u64, u32);
+
+/// The ring and the percentage of each queue.
+static QUEUES: Mutex<BTreeMap<QueueKey, (u64, u32)>> = Mutex::new(BTreeMap::new());
+
+/// What identifies the file of a descriptor: each call of `open` creates a file.
+fn file_of(fd: c_int) -> u64 {
+    // SAFETY: all zeros is a valid value of this plain struct.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is writable.
+    if unsafe { libc::fstat(fd, &raw mut stat) } == 0 { stat.st_ino } else { 0 }
+}
+
+/// The driver's process of a descriptor.
+fn process_of(fd: c_int) -> u64 {
+    let has_several = std::env::var("KFD_STANDIN_PROCESSES").is_ok_and(|value| value == "descriptors");
+    if has_several { file_of(fd) } else { 0 }
+}
+
+/// Whether a change of the percentage is the one that `KFD_STANDIN_REFUSE_ONCE` names.
+fn is_refused(id: u32, from: u32, to: u32) -> bool {
+    static HAS_REFUSED: AtomicBool = AtomicBool::new(false);
+    let Ok(refused) = std::env::var("KFD_STANDIN_REFUSE_ONCE") else { return false };
+    let change = match (from, to) {
+        (0, 1..) => "resume",
+        (1.., 0) => "stop",
+        _ => return false,
+    };
+    refused == format!("{change} {id}") && !HAS_REFUSED.swap(true, Ordering::Relaxed)
+}
 
 fn log(line: std::fmt::Arguments<'_>) {
     let Some(path) = std::env::var_os("KFD_STANDIN_LOG") else { return };
@@ -38,9 +77,42 @@ fn log(line: std::fmt::Arguments<'_>) {
     }
 }
 
-fn next<F: Copy>(name: &CStr) -> F {
+/// Functions of the C library. They are looked up when this library is loaded: later, a lookup may wait for a thread that
+/// holds the loader's lock because it is inside a constructor, and which may wait for the calling thread.
+static REAL: [(&CStr, AtomicPtr<c_void>); 5] = [
+    (c"open", AtomicPtr::new(null_mut())),
+    (c"open64", AtomicPtr::new(null_mut())),
+    (c"fopen", AtomicPtr::new(null_mut())),
+    (c"opendir", AtomicPtr::new(null_mut())),
+    (c"ioctl", AtomicPtr::new(null_mut())),
+];
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_UP: extern "C" fn() = look_up;
+
+extern "C" fn look_up() {
+    for (name, _) in &REAL {
+        let _ = find(name);
+    }
+}
+
+fn find(name: &CStr) -> *mut c_void {
+    let known = REAL.iter().find(|(known, _)| *known == name).map(|(_, function)| function);
+    let found = known.map_or(null_mut(), |function| function.load(Ordering::Acquire));
+    if !found.is_null() {
+        return found;
+    }
     // SAFETY: a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if let Some(function) = known {
+        function.store(found, Ordering::Release);
+    }
+    found
+}
+
+fn next<F: Copy>(name: &CStr) -> F {
+    let found = find(name);
     assert!(!found.is_null() && size_of::<F>() == size_of_val(&found), "libc has no such function");
     // SAFETY: the caller names libc's function together with its type.
     unsafe { std::mem::transmute_copy(&found) }
@@ -78,9 +150,32 @@ fn open_file(path: *const c_char, flags: c_int, mode: libc::mode_t, real: &CStr)
 fn replaced_path(name: &[u8]) -> Option<CString> {
     let directories = ["/sys/class/kfd/", "/sys/devices/virtual/kfd/", "/sys/module/amdgpu/"];
     let is_drivers = directories.iter().any(|directory| name.starts_with(directory.as_bytes()));
-    let mut root = std::env::var_os("KFD_STANDIN_ROOT").filter(|_| is_drivers)?;
+    if !is_drivers {
+        return None;
+    }
+    let mut root = std::env::var_os("KFD_STANDIN_ROOT").or_else(generated_root)?;
     root.push(OsStr::from_bytes(name));
     CString::new(root.as_bytes()).ok()
+}
+
+/// The directory with the topology of the simulated machine, which is written on first use.
+fn generated_root() -> Option<OsString> {
+    static ROOT: OnceLock<Option<OsString>> = OnceLock::new();
+    thread_local! {
+        static IS_WRITING: Cell<bool> = const { Cell::new(false) };
+    }
+    if IS_WRITING.get() {
+        return None;
+    }
+    ROOT.get_or_init(|| {
+        let mut root = std::env::var_os("ROCR_STANDIN_DEVICE")?;
+        root.push(".driver");
+        IS_WRITING.set(true);
+        let written = amd_machine::write_topology(&Path::new(&root).join("sys"), &amd_machine::gpu_nodes());
+        IS_WRITING.set(false);
+        written.ok().map(|()| root)
+    })
+    .clone()
 }
 
 type OpenStream = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
@@ -153,15 +248,17 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         (2, 88 | 96) => {
             // SAFETY: as above.
             let ring = unsafe { argument.cast::<u64>().read_unaligned() };
-            let id = queues.keys().next_back().map_or(0, |last| last + 1);
-            queues.insert(id, ring);
+            let process = process_of(fd);
+            let ids = queues.keys().filter(|(its_process, _)| *its_process == process).map(|(_, id)| *id);
+            let id = ids.max().map_or(0, |last| last + 1);
+            queues.insert((process, id), (ring, read(44) & 0xff));
             // SAFETY: as above.
             unsafe { word(52).write_unaligned(id) };
             log(format_args!("create {id} on {}", read(36)));
             0
         }
         // DESTROY_QUEUE
-        (3, 8) => match queues.remove(&read(0)) {
+        (3, 8) => match queues.remove(&(process_of(fd), read(0))) {
             Some(_) => {
                 log(format_args!("destroy {}", read(0)));
                 0
@@ -177,7 +274,8 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
                 std::slice::from_raw_parts(words, usize::try_from(bits / 32).unwrap_or(0))
             };
             let used: u32 = words.iter().map(|word| word.count_ones()).sum();
-            let is_valid = queues.contains_key(&id) && bits > 0 && bits.is_multiple_of(32) && used > 0;
+            let is_own = queues.contains_key(&(process_of(fd), id));
+            let is_valid = is_own && bits > 0 && bits.is_multiple_of(32) && used > 0;
             log(format_args!("mask {id} units {used} good {is_valid}"));
             if is_valid { 0 } else { fail_with(libc::EINVAL) }
         }
@@ -203,9 +301,18 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
             // SAFETY: as above.
             let ring = unsafe { argument.cast::<u64>().read_unaligned() };
             let (id, percentage, priority) = (read(8), read(16), read(20));
-            let is_valid = queues.get(&id) == Some(&ring) && percentage & 0xff <= 100 && priority <= 15;
+            let share = percentage & 0xff;
+            let queue = queues.get_mut(&(process_of(fd), id)).filter(|(its_ring, _)| *its_ring == ring);
+            let is_valid = queue.is_some() && share <= 100 && priority <= 15;
+            if let Some((_, its_share)) = queue.filter(|_| is_valid) {
+                if is_refused(id, *its_share, share) {
+                    log(format_args!("update {id} to {share} refused"));
+                    return fail_with(libc::EBUSY);
+                }
+                *its_share = share;
+            }
             drop(queues);
-            log(format_args!("update {id} share {} priority {priority} good {is_valid}", percentage & 0xff));
+            log(format_args!("update {id} share {share} priority {priority} good {is_valid}"));
             if !is_valid {
                 return fail_with(libc::EINVAL);
             }
@@ -214,7 +321,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
             // SAFETY: the process that created the queue passed the ring, and keeps it until the queue is destroyed.
             unsafe {
                 if (*ring).magic == RING_MAGIC {
-                    ((*ring).control)(ring, percentage & 0xff);
+                    ((*ring).control)(ring, share);
                 }
             }
             0
