@@ -50,6 +50,15 @@ pub(crate) struct Exec {
     graph: Arc<Graph>,
     /// Its last launch: the next launch runs after it, on any stream.
     last: Option<(Handle, u64)>,
+    /// The memory of its allocation nodes is reserved.
+    has_memory: bool,
+}
+
+impl Exec {
+    /// The memory of the graph was given back to the device.
+    pub(crate) fn forget_memory(&mut self) {
+        self.has_memory = false;
+    }
 }
 
 thread_local! {
@@ -262,7 +271,7 @@ pub(crate) unsafe fn instantiate(out: *mut Handle, graph: Handle, _flags: u64) -
     let exec = new_handle();
     // SAFETY: the caller guarantees that `out` is valid.
     unsafe { write_out(out, exec) }?;
-    driver.execs.insert(exec, Exec { graph, last: None });
+    driver.execs.insert(exec, Exec { graph, last: None, has_memory: false });
     Ok(())
 }
 
@@ -283,6 +292,20 @@ pub(crate) unsafe fn upload(default_stream: DefaultStream, exec: Handle, stream:
     if driver.execs.contains_key(&exec) { Ok(()) } else { Err(Code::ERROR_INVALID_VALUE) }
 }
 
+/// Reserves the memory of a graph's allocation nodes, at its first launch.
+fn reserve_memory(driver: &mut Driver, exec: Handle, graph: &Graph) -> Outcome {
+    let Some(exec) = driver.execs.get_mut(&exec) else { return Ok(()) };
+    if std::mem::replace(&mut exec.has_memory, true) {
+        return Ok(());
+    }
+    for node in &graph.nodes {
+        if let Work::GraphAllocation { device, bytes } = node.work {
+            driver.reserve_for_graph(device, bytes)?;
+        }
+    }
+    Ok(())
+}
+
 pub(crate) unsafe fn launch(default_stream: DefaultStream, exec: Handle, stream: Handle) -> Outcome {
     let mut driver = driver()?;
     let stream = resolve(&mut driver, default_stream, stream)?;
@@ -292,6 +315,7 @@ pub(crate) unsafe fn launch(default_stream: DefaultStream, exec: Handle, stream:
         // Recorded as a child graph of the graph being captured.
         return graph.nodes.iter().try_for_each(|node| add(&mut driver, stream, node.work.clone()));
     }
+    reserve_memory(&mut driver, exec, &graph)?;
     let mut driver = with_room(driver, stream)?;
     let mut after: Vec<_> = driver.execs.get(&exec).and_then(|exec| exec.last).into_iter().collect();
     for node in &graph.nodes {

@@ -179,14 +179,27 @@ pub(crate) unsafe fn device(out: *mut c_int) -> Outcome {
 }
 
 /// Waits until all work of the current context is complete.
-pub(crate) fn synchronize() -> Outcome {
+pub(crate) fn synchronize_now() -> Outcome {
+    let context = driver()?.current()?;
+    synchronize_all_of(context)
+}
+
+fn synchronize_all_of(context: Handle) -> Outcome {
     let mut driver = driver()?;
-    let context = driver.current()?;
     capture::forbid_unsafe(&mut driver)?;
     let until = driver.unfinished(|stream| stream.context == context);
     wait_for(driver, &until)
 }
 
 pub(crate) unsafe fn synchronize_current() -> Outcome {
-    synchronize()
+    synchronize_now()
+}
+
+/// No context means the current one.
+pub(crate) unsafe fn synchronize(context: Handle) -> Outcome {
+    if context == 0 {
+        return synchronize_now();
+    }
+    check_exists(context)?;
+    synchronize_all_of(context)
 }

@@ -84,7 +84,7 @@ pub(crate) unsafe fn total_memory(out: *mut usize, device: c_int) -> Outcome {
     driver()?;
     index(device)?;
     // SAFETY: the caller guarantees that `out` is valid.
-    unsafe { write_out(out, 16 << 30) }
+    unsafe { write_out(out, usize::try_from(Settings::get().memory).unwrap_or(usize::MAX)) }
 }
 
 pub(crate) unsafe fn attribute(out: *mut c_int, which: c_int, device: c_int) -> Outcome {
@@ -107,8 +107,8 @@ pub(crate) unsafe fn attribute(out: *mut c_int, which: c_int, device: c_int) -> 
         50 => c_int::try_from(domain).unwrap_or(0),
         // Copy engines.
         40 => 3,
-        // Unified addressing, stream priorities, cooperative launches.
-        41 | 78 | 95 => 1,
+        // Unified addressing, stream priorities, managed memory, cooperative launches, virtual memory, pools.
+        41 | 78 | 83 | 95 | 102 | 115 => 1,
         75 => 9,
         // Stream memory operations: 32 and 64 bits, wait for NOR; then the second interface.
         92 | 94 => memory_ops,

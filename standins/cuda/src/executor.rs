@@ -19,6 +19,8 @@ use crate::stream_memory_ops;
 
 /// How often a stream that waits for a word in memory polls it, in nanoseconds.
 const MEMORY_WAIT_POLL: u64 = 50_000;
+/// How often a kernel that waits for kernels on other devices polls them, in nanoseconds.
+const MEETING_POLL: u64 = 20_000;
 /// How often a context that waits for the device checks whether the owner's process is alive, in nanoseconds.
 const OWNER_CHECK_INTERVAL: u64 = 1_000_000;
 /// How long an executor without work sleeps at most, in nanoseconds.
@@ -98,18 +100,18 @@ impl Executor {
         context.is_asleep = false;
         let is_disabled = context.is_disabled;
         let mut wants = self.wants_device(driver, is_disabled);
-        let mut status = self.entry.report(wants);
+        let mut status = self.entry.report(wants, self.used_at_end(driver));
         let mut progress = false;
         // The device may switch between any two commands of a stream.
         while self.advance(driver, status, is_disabled) {
             progress = true;
             wants = self.wants_device(driver, is_disabled);
-            status = self.entry.report(wants);
+            status = self.entry.report(wants, self.used_at_end(driver));
         }
         let still = self.wants_device(driver, is_disabled);
         let mut last = status;
         if still.is_some() != wants.is_some() {
-            last = self.entry.report(still);
+            last = self.entry.report(still, self.used_at_end(driver));
         }
         if still.is_none() && self.running.is_none() {
             // Unused device time is lost: a later command cannot have started before its submission.
@@ -157,6 +159,26 @@ impl Executor {
         ready.map(|(stream, command)| since(stream, command)).min()
     }
 
+    /// What [`RunlistStatus::used`] will be when everything that needs no host has run.
+    fn used_at_end(&self, driver: &Driver) -> u64 {
+        let mut left = 0_u64;
+        for (handle, stream) in driver.streams.iter().filter(|(_, stream)| stream.context == self.context) {
+            for (place, command) in stream.queue.iter().enumerate() {
+                left = left.saturating_add(match &command.work {
+                    // It runs until kernels of other devices run too.
+                    Work::Kernel { effect, .. } if effect.waits(&driver.memory) => return u64::MAX,
+                    Work::Kernel { ns, .. } => match &self.running {
+                        Some(running) if place == 0 && running.stream == *handle => running.left,
+                        _ => *ns,
+                    },
+                    Work::Host { .. } | Work::Await(_) | Work::WaitValue { .. } => break,
+                    _ => 0,
+                });
+            }
+        }
+        self.consumed.saturating_add(left)
+    }
+
     /// Performs one round. Returns whether anything was completed or started.
     fn advance(&mut self, driver: &mut DriverGuard, status: RunlistStatus, is_disabled: bool) -> bool {
         let mut done = self.run_kernel(driver, status);
@@ -194,9 +216,15 @@ impl Executor {
             return false;
         }
         let stream = running.stream;
-        self.running = None;
         let effect =
             driver.streams.get(&stream).and_then(|its| its.queue.front()).map(|command| &command.work);
+        if let Some(Work::Kernel { effect, .. }) = effect
+            && effect.waits(&driver.memory)
+        {
+            running.left = MEETING_POLL;
+            return false;
+        }
+        self.running = None;
         if let Some(Work::Kernel { effect, .. }) = effect.cloned() {
             if let Err(code) = effect.apply(&driver.memory) {
                 fail(driver, self.context, code);
@@ -220,6 +248,10 @@ impl Executor {
         let unused = self.unused(status).min(status.now.saturating_sub(at));
         self.consumed = status.used - unused;
         self.running = Some(Running { stream, left });
+        let begun = driver.streams.get(&stream).and_then(|its| its.queue.front());
+        if let Some(Command { work: Work::Kernel { effect, .. }, .. }) = begun {
+            effect.begin(&driver.memory);
+        }
         true
     }
 
@@ -276,7 +308,7 @@ impl Executor {
                 return true;
             }
             Work::WriteValue { address, value } => stream_memory_ops::write(*address, *value),
-            Work::Await(_) | Work::WaitValue { .. } => {}
+            Work::Await(_) | Work::WaitValue { .. } | Work::GraphAllocation { .. } => {}
         }
         finish(driver, stream);
         true

@@ -4,13 +4,15 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
+use crate::arrays::{self, Descriptor, Descriptor3D};
 use crate::code::{self, Code, Outcome, to_code, write_out};
 use crate::device::driver_version;
 use crate::driver::Handle;
 use crate::kernel::LaunchConfig;
 use crate::settings::Settings;
 use crate::stream::DefaultStream;
-use crate::{capture, context, device, event, kernel, memory, stream, stream_memory_ops};
+use crate::virtual_memory::{self, Access};
+use crate::{capture, context, device, event, kernel, memory, pools, stream, stream_memory_ops};
 
 /// One form of a function.
 struct Entry {
@@ -107,10 +109,37 @@ exports! {
         "cuCtxPopCurrent" 4000: cuCtxPopCurrent_v2(out: *mut Handle) = context::pop;
         "cuCtxGetDevice" 2000: cuCtxGetDevice(out: *mut c_int) = context::device;
         "cuCtxSynchronize" 2000: cuCtxSynchronize() = context::synchronize_current;
+        "cuCtxSynchronize" 13000: cuCtxSynchronize_v2(context: Handle) = context::synchronize;
         "cuCtxGetStreamPriorityRange" 5050: cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) = stream::priority_range;
         "cuMemGetInfo" 3020: cuMemGetInfo_v2(left: *mut usize, all: *mut usize) = memory::info;
         "cuMemAlloc" 3020: cuMemAlloc_v2(out: *mut usize, size: usize) = memory::alloc;
         "cuMemFree" 3020: cuMemFree_v2(address: usize) = memory::release;
+        "cuMemAllocPitch" 3020: cuMemAllocPitch_v2(out: *mut usize, pitch: *mut usize, width: usize, height: usize, element: c_uint) = memory::alloc_pitch;
+        "cuMemAllocManaged" 6000: cuMemAllocManaged(out: *mut usize, size: usize, flags: c_uint) = memory::alloc_managed;
+        "cuArrayCreate" 3020: cuArrayCreate_v2(out: *mut Handle, shape: *const Descriptor) = arrays::create;
+        "cuArray3DCreate" 3020: cuArray3DCreate_v2(out: *mut Handle, shape: *const Descriptor3D) = arrays::create_3d;
+        "cuArrayDestroy" 2000: cuArrayDestroy(array: Handle) = arrays::destroy;
+        "cuMipmappedArrayCreate" 5000: cuMipmappedArrayCreate(out: *mut Handle, shape: *const Descriptor3D, levels: c_uint) = arrays::create_mipmapped;
+        "cuMipmappedArrayDestroy" 5000: cuMipmappedArrayDestroy(array: Handle) = arrays::destroy;
+        "cuMemGetAllocationGranularity" 10020: cuMemGetAllocationGranularity(out: *mut usize, properties: *const virtual_memory::Properties, which: c_int) = virtual_memory::granularity;
+        "cuMemCreate" 10020: cuMemCreate(out: *mut Handle, size: usize, properties: *const virtual_memory::Properties, flags: u64) = virtual_memory::create;
+        "cuMemRelease" 10020: cuMemRelease(handle: Handle) = virtual_memory::release;
+        "cuMemRetainAllocationHandle" 11000: cuMemRetainAllocationHandle(out: *mut Handle, address: *mut c_void) = virtual_memory::retain;
+        "cuMemAddressReserve" 10020: cuMemAddressReserve(out: *mut usize, size: usize, alignment: usize, at: usize, flags: u64) = virtual_memory::reserve_addresses;
+        "cuMemAddressFree" 10020: cuMemAddressFree(address: usize, size: usize) = virtual_memory::free_addresses;
+        "cuMemMap" 10020: cuMemMap(address: usize, size: usize, offset: usize, handle: Handle, flags: u64) = virtual_memory::map;
+        "cuMemUnmap" 10020: cuMemUnmap(address: usize, size: usize) = virtual_memory::unmap;
+        "cuMemSetAccess" 10020: cuMemSetAccess(address: usize, size: usize, access: *const Access, count: usize) = virtual_memory::set_access;
+        "cuMemPoolCreate" 11020: cuMemPoolCreate(out: *mut Handle, properties: *const pools::Properties) = pools::create;
+        "cuMemPoolDestroy" 11020: cuMemPoolDestroy(pool: Handle) = pools::destroy;
+        "cuMemPoolTrimTo" 11020: cuMemPoolTrimTo(pool: Handle, keep: usize) = pools::trim;
+        "cuMemPoolGetAttribute" 11020: cuMemPoolGetAttribute(pool: Handle, which: c_int, out: *mut c_void) = pools::attribute;
+        "cuMemPoolSetAttribute" 11020: cuMemPoolSetAttribute(pool: Handle, which: c_int, value: *mut c_void) = pools::set_attribute;
+        "cuDeviceGetDefaultMemPool" 11020: cuDeviceGetDefaultMemPool(out: *mut Handle, device: c_int) = pools::default;
+        "cuDeviceGetMemPool" 11020: cuDeviceGetMemPool(out: *mut Handle, device: c_int) = pools::current;
+        "cuDeviceSetMemPool" 11020: cuDeviceSetMemPool(device: c_int, pool: Handle) = pools::set_current;
+        "cuDeviceGetGraphMemAttribute" 11040: cuDeviceGetGraphMemAttribute(device: c_int, which: c_int, out: *mut c_void) = pools::graph_attribute;
+        "cuDeviceGraphMemTrim" 11040: cuDeviceGraphMemTrim(device: c_int) = pools::trim_graphs;
         "cuMemAllocHost" 3020: cuMemAllocHost_v2(out: *mut usize, size: usize) = memory::alloc_host;
         "cuMemHostAlloc" 2020: cuMemHostAlloc(out: *mut usize, size: usize, flags: c_uint) = memory::host_alloc;
         "cuMemFreeHost" 2000: cuMemFreeHost(address: *mut c_void) = memory::free_host;
@@ -139,6 +168,9 @@ exports! {
         "cuGraphExecDestroy" 10000: cuGraphExecDestroy(exec: Handle) = capture::destroy_exec;
     }
     by_default_stream {
+        "cuMemAllocAsync" 11020: cuMemAllocAsync, cuMemAllocAsync_ptsz(out: *mut usize, size: usize, stream: Handle) = pools::alloc;
+        "cuMemAllocFromPoolAsync" 11020: cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz(out: *mut usize, size: usize, pool: Handle, stream: Handle) = pools::alloc_from;
+        "cuMemFreeAsync" 11020: cuMemFreeAsync, cuMemFreeAsync_ptsz(address: usize, stream: Handle) = pools::free;
         "cuMemcpyHtoD" 3020: cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds(to: usize, from: *const c_void, length: usize) = memory::to_device;
         "cuMemcpyDtoH" 3020: cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: usize, length: usize) = memory::to_host;
         "cuMemcpyHtoDAsync" 3020: cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz(to: usize, from: *const c_void, length: usize, stream: Handle) = memory::to_device_async;

@@ -1,16 +1,19 @@
 //! Modules and the kernels in them.
 //!
-//! Every module has the same three kernels. Their first parameter is the time they occupy the device, in nanoseconds:
+//! Every module has the same four kernels. Their first parameter is the time they occupy the device, in nanoseconds:
 //!
 //! ```text
 //!   spin(u64 ns)
 //!   fill(u64 ns, u32 *to, u32 value, u64 count)               to[i] = value
 //!   add (u64 ns, u32 *to, const u32 *from, u32 delta, u64 n)  to[i] = from[i] + delta
+//!   meet(u64 ns, u32 *arrived, u32 expected)                  adds 1 to *arrived when it begins, and occupies the device until
+//!                                                             *arrived is at least expected: the kernel of a collective
 //! ```
 //!
 //! They change memory when they complete, so that the data shows whether commands ran in the right order.
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::code::{Code, Outcome, write_out};
 use crate::driver::{Handle, driver, new_handle};
@@ -23,6 +26,7 @@ pub(crate) enum Kernel {
     Spin,
     Fill,
     Add,
+    Meet,
 }
 
 /// What a kernel does to memory when it completes.
@@ -31,6 +35,7 @@ pub(crate) enum Effect {
     Nothing,
     Fill { to: usize, value: u32, count: usize },
     Add { to: usize, from: usize, delta: u32, count: usize },
+    Meet { arrived: usize, expected: u32 },
 }
 
 impl Kernel {
@@ -39,6 +44,7 @@ impl Kernel {
             b"spin" => Some(Self::Spin),
             b"fill" => Some(Self::Fill),
             b"add" => Some(Self::Add),
+            b"meet" => Some(Self::Meet),
             _ => None,
         }
     }
@@ -49,6 +55,7 @@ impl Kernel {
             Self::Spin => &[8],
             Self::Fill => &[8, 8, 4, 8],
             Self::Add => &[8, 8, 8, 4, 8],
+            Self::Meet => &[8, 8, 4],
         }
     }
 
@@ -60,12 +67,34 @@ impl Kernel {
             Self::Spin => Effect::Nothing,
             Self::Fill => Effect::Fill { to: size(1), value: word(2), count: size(3) },
             Self::Add => Effect::Add { to: size(1), from: size(2), delta: word(3), count: size(4) },
+            Self::Meet => Effect::Meet { arrived: size(1), expected: word(2) },
         };
         Work::Kernel { ns: value(0), effect }
     }
 }
 
 impl Effect {
+    /// The kernel begins to execute.
+    pub(crate) fn begin(&self, memory: &Memory) {
+        if let Some((arrived, _)) = self.meeting(memory) {
+            arrived.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the kernel cannot complete yet, because it waits for kernels on other devices.
+    pub(crate) fn waits(&self, memory: &Memory) -> bool {
+        self.meeting(memory).is_some_and(|(arrived, expected)| arrived.load(Ordering::SeqCst) < expected)
+    }
+
+    /// How many kernels have arrived, and how many are expected. None if this kernel waits for no others.
+    fn meeting<'a>(&self, memory: &'a Memory) -> Option<(&'a AtomicU32, u32)> {
+        let Self::Meet { arrived, expected } = *self else { return None };
+        let is_valid = arrived.is_multiple_of(4) && memory.reaches(arrived, 4);
+        // SAFETY: in an existing allocation, which the lock on `memory` protects, and aligned. Other processes that map the
+        // same memory access it atomically.
+        is_valid.then(|| (unsafe { AtomicU32::from_ptr(arrived as *mut u32) }, expected))
+    }
+
     /// Changes memory. Rejects addresses that the device cannot access.
     pub(crate) fn apply(&self, memory: &Memory) -> Outcome {
         let reach = |address: usize, count: usize| {
@@ -74,7 +103,7 @@ impl Effect {
             if reached { Ok(address as *mut u32) } else { Err(Code::ERROR_ILLEGAL_ADDRESS) }
         };
         match *self {
-            Self::Nothing => {}
+            Self::Nothing | Self::Meet { .. } => {}
             Self::Fill { to, value, count } => {
                 let to = reach(to, count)?;
                 for n in 0..count {

@@ -14,13 +14,16 @@
 //! - Kernels occupy the whole device, one at a time, and change memory when they complete.
 //! - Contexts of different processes share the device in time slices, and a context switch costs time.
 //! - A process that is killed is removed from the device.
+//! - Device memory is limited, and all processes share it.
 //!
 //! It runs no code: every module that is loaded contains the three kernels of `kernel.rs`.
 
+mod arrays;
 mod capture;
 mod code;
 mod context;
 mod device;
+mod device_memory;
 mod driver;
 mod event;
 mod executor;
@@ -28,9 +31,17 @@ mod executor;
 mod exports;
 mod kernel;
 mod memory;
+#[allow(non_snake_case, reason = "the vendor's names")]
+mod nvml;
+mod pools;
 mod rm;
 mod runlist;
 mod settings;
 mod shared;
 mod stream;
 mod stream_memory_ops;
+mod virtual_memory;
+
+/// A vendor's library reports that memory is used up; it does not abort the program.
+#[global_allocator]
+static ALLOCATOR: xsched_interpose::ReserveAllocator = xsched_interpose::ReserveAllocator::new();

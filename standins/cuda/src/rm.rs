@@ -405,7 +405,7 @@ fn disable(mut driver: DriverGuard, wanted: &DisableChannels) -> u32 {
         if let Some(context) = driver.contexts.get_mut(&context) {
             context.is_disabled = disable;
             // At once, before the executor runs: no device time passes for it until its channels are enabled.
-            context.entry.report(None);
+            context.entry.report(None, 0);
             context.entry.wake();
         }
     }

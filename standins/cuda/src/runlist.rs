@@ -11,12 +11,17 @@
 //!
 //! No thread drives the runlist. Its state follows from what the contexts reported and from the current time: every
 //! access first calls [`Runlist::advance`], no matter how late. So a process that the host did not schedule for some time
-//! neither keeps the device too long nor loses the device time that it was due.
+//! neither keeps the device too long nor loses the device time that it was due. A process that is stopped does not report
+//! that its work has ended: the device finds that out by itself ([`STOPPED_AFTER`]), as a GPU does.
 
 /// The maximum number of contexts on a device.
 pub(crate) const MAX_CONTEXTS: usize = 64;
 /// The time slice of a new context, in nanoseconds: the vendor driver's default.
 pub(crate) const DEFAULT_TIME_SLICE: u64 = 2_048_000;
+
+/// A context that had the device for so much longer than its work takes has none left: its process is stopped, and does not
+/// report it. In nanoseconds; much longer than a busy machine takes to schedule a process.
+const STOPPED_AFTER: u64 = 50_000_000;
 
 /// A context in the runlist. Times are in nanoseconds.
 #[repr(C)]
@@ -31,6 +36,10 @@ pub(crate) struct Entry {
     slice: u64,
     /// For how long it had the device and work in total.
     used: u64,
+    /// What `used` will be when the work that it has reported has ended.
+    used_at_end: u64,
+    /// The device memory of the process, in bytes; the same in all entries of the process.
+    memory: u64,
 }
 
 /// The runlist. All zero is a device that has not been used.
@@ -80,6 +89,18 @@ impl Runlist {
         self.slots[slot].pid
     }
 
+    /// The device memory of the process of a context.
+    pub(crate) fn memory(&self, slot: usize) -> u64 {
+        self.slots[slot].memory
+    }
+
+    /// Sets the device memory of a process.
+    pub(crate) fn set_memory(&mut self, pid: u32, bytes: u64) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.pid == pid) {
+            slot.memory = bytes;
+        }
+    }
+
     /// Assigns an entry to a new context.
     pub(crate) fn insert(&mut self, slot: usize, pid: u32, now: u64) {
         self.remove(slot, now);
@@ -110,8 +131,10 @@ impl Runlist {
         self.advance(now, switch);
     }
 
-    /// Reports that a context has work, and since when. The past up to the last access is not revised.
-    pub(crate) fn set_runnable(&mut self, slot: usize, since: u64, now: u64, switch: u64) {
+    /// Reports that a context has work, and since when. The past up to the last access is not revised. `used_at_end` is what
+    /// [`Runlist::used`] will be when that work has ended.
+    pub(crate) fn set_runnable(&mut self, slot: usize, since: u64, used_at_end: u64, now: u64, switch: u64) {
+        self.slots[slot].used_at_end = used_at_end;
         if self.slots[slot].runnable == 0 {
             let since = since.max(self.accounted_until).min(now);
             self.advance(since, switch);
@@ -153,7 +176,15 @@ impl Runlist {
         }
         let slice = its.slice.max(1);
         let slices = wanted.saturating_sub(self.slices_start).div_ceil(slice).max(1);
-        Some((self.slices_start + slices * slice).max(self.accounted_until))
+        let slice_end = self.slices_start + slices * slice;
+        Some(slice_end.min(self.runs_out_at(owner)).max(wanted).max(self.accounted_until))
+    }
+
+    /// When the context that has the device has no work left although it has not reported that.
+    fn runs_out_at(&self, owner: usize) -> u64 {
+        let its = &self.slots[owner];
+        let left = its.used_at_end.saturating_add(STOPPED_AFTER).saturating_sub(its.used);
+        self.accounted_until.max(self.switched_at).max(its.since).saturating_add(left)
     }
 
     /// Brings the runlist to the present.
@@ -177,9 +208,13 @@ impl Runlist {
 
     fn account(&mut self, until: u64) {
         if let Some(owner) = self.owner() {
+            let runs_out = self.runs_out_at(owner) <= until;
             let its = &mut self.slots[owner];
             if its.runnable != 0 {
                 its.used += until.saturating_sub(self.accounted_until.max(self.switched_at).max(its.since));
+                if runs_out {
+                    (its.runnable, its.since) = (0, until);
+                }
             }
         }
         self.accounted_until = self.accounted_until.max(until);
@@ -205,11 +240,11 @@ mod tests {
     #[test]
     fn single_context_has_the_device_all_the_time() {
         let mut runlist = device(1);
-        runlist.set_runnable(0, MS, MS, SWITCH);
+        runlist.set_runnable(0, MS, u64::MAX, MS, SWITCH);
         runlist.advance(101 * MS, SWITCH);
         assert_eq!(runlist.used(0), 100 * MS);
         runlist.set_idle(0, 102 * MS, SWITCH);
-        runlist.set_runnable(0, 110 * MS, 110 * MS, SWITCH);
+        runlist.set_runnable(0, 110 * MS, u64::MAX, 110 * MS, SWITCH);
         runlist.advance(111 * MS, SWITCH);
         assert_eq!(runlist.used(0), 102 * MS, "idle time is not used, and resuming costs nothing");
     }
@@ -217,8 +252,8 @@ mod tests {
     #[test]
     fn newcomer_waits_for_the_end_of_the_time_slice_and_for_the_switch() {
         let mut runlist = device(2);
-        runlist.set_runnable(0, 0, 0, SWITCH);
-        runlist.set_runnable(1, MS, MS, SWITCH);
+        runlist.set_runnable(0, 0, u64::MAX, 0, SWITCH);
+        runlist.set_runnable(1, MS, u64::MAX, MS, SWITCH);
         runlist.advance(3 * MS, SWITCH);
         assert_eq!(runlist.owner(), Some(1));
         assert_eq!(runlist.switched_at(), DEFAULT_TIME_SLICE + SWITCH);
@@ -233,8 +268,8 @@ mod tests {
         let mut runlist = device(2);
         runlist.set_time_slice(0, US, 0, SWITCH);
         runlist.set_time_slice(1, 10 * MS, 0, SWITCH);
-        runlist.set_runnable(0, 0, 0, SWITCH);
-        runlist.set_runnable(1, 5 * MS + 1, 5 * MS + 1, SWITCH);
+        runlist.set_runnable(0, 0, u64::MAX, 0, SWITCH);
+        runlist.set_runnable(1, 5 * MS + 1, u64::MAX, 5 * MS + 1, SWITCH);
         runlist.advance(14 * MS, SWITCH);
         assert_eq!(runlist.owner(), Some(1));
         assert_eq!(runlist.switched_at(), 5 * MS + US + SWITCH);
@@ -247,7 +282,7 @@ mod tests {
         let mut runlist = device(2);
         for slot in 0..2 {
             runlist.set_time_slice(slot, US, 0, SWITCH);
-            runlist.set_runnable(slot, 0, 0, SWITCH);
+            runlist.set_runnable(slot, 0, u64::MAX, 0, SWITCH);
         }
         runlist.advance(100 * MS, SWITCH);
         let worked = runlist.used(0) + runlist.used(1);
@@ -258,10 +293,10 @@ mod tests {
     #[test]
     fn late_report_of_work_counts_if_the_device_was_idle() {
         let mut runlist = device(2);
-        runlist.set_runnable(0, MS, 4 * MS, SWITCH);
+        runlist.set_runnable(0, MS, u64::MAX, 4 * MS, SWITCH);
         assert_eq!(runlist.used(0), 3 * MS);
         // The runlist was advanced to 4 ms: the past is not revised.
-        runlist.set_runnable(1, 2 * MS, 5 * MS, SWITCH);
+        runlist.set_runnable(1, 2 * MS, u64::MAX, 5 * MS, SWITCH);
         assert_eq!(runlist.owner(), Some(0));
         assert_eq!(runlist.used(0), 4 * MS);
     }
@@ -271,18 +306,36 @@ mod tests {
         let mut runlist = device(2);
         runlist.set_time_slice(0, 9 * MS, 0, SWITCH);
         runlist.set_time_slice(1, MS, 0, SWITCH);
-        runlist.set_runnable(0, 0, 0, SWITCH);
-        runlist.set_runnable(1, 0, 0, SWITCH);
+        runlist.set_runnable(0, 0, u64::MAX, 0, SWITCH);
+        runlist.set_runnable(1, 0, u64::MAX, 0, SWITCH);
         runlist.advance(1_000 * MS, SWITCH);
         let (first, second) = (runlist.used(0), runlist.used(1));
         assert!(first > 8 * second && first < 10 * second, "{first} {second}");
     }
 
     #[test]
+    fn context_of_a_stopped_process_loses_the_device_when_its_work_has_ended() {
+        let mut runlist = device(2);
+        runlist.set_time_slice(0, 10 * MS, 0, SWITCH);
+        runlist.set_runnable(0, 0, MS, 0, SWITCH);
+        runlist.set_runnable(1, 0, u64::MAX, 0, SWITCH);
+        runlist.advance(1_000 * MS, SWITCH);
+        assert_eq!(runlist.used(0), MS + STOPPED_AFTER);
+        let before = runlist.used(1);
+        runlist.advance(2_000 * MS, SWITCH);
+        assert_eq!(runlist.used(1) - before, 1_000 * MS);
+        // The process continues and has more work.
+        let used = runlist.used(0);
+        runlist.set_runnable(0, u64::MAX, used + MS, 2_000 * MS, SWITCH);
+        runlist.advance(2_100 * MS, SWITCH);
+        assert!(runlist.used(0) > used);
+    }
+
+    #[test]
     fn removed_context_gets_no_device_time() {
         let mut runlist = device(2);
-        runlist.set_runnable(0, 0, 0, SWITCH);
-        runlist.set_runnable(1, 0, 0, SWITCH);
+        runlist.set_runnable(0, 0, u64::MAX, 0, SWITCH);
+        runlist.set_runnable(1, 0, u64::MAX, 0, SWITCH);
         runlist.remove(0, MS);
         runlist.advance(2 * MS, SWITCH);
         assert_eq!((runlist.owner(), runlist.switched_at()), (Some(1), MS));

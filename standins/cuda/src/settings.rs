@@ -15,6 +15,8 @@ pub(crate) struct Settings {
     pub(crate) devices: usize,
     /// The devices that are visible to the program, in its order.
     pub(crate) visible: Vec<usize>,
+    /// The memory of each device, in bytes.
+    pub(crate) memory: u64,
     /// The cost of a context switch between processes.
     pub(crate) switch: Duration,
     /// Stream memory operations are supported.
@@ -54,6 +56,7 @@ impl Settings {
             file: variable("XSCHED_STANDIN_CUDA").map_or_else(default_file, PathBuf::from),
             devices,
             visible,
+            memory: number("XSCHED_STANDIN_CUDA_MEMORY_MIB", 16 << 10).saturating_mul(1 << 20),
             switch: Duration::from_micros(number("XSCHED_STANDIN_CUDA_SWITCH_US", 180)),
             has_memory_ops: has("memory-waits"),
             has_memory_ops_v2: has("new-waits"),

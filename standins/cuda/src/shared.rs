@@ -20,7 +20,7 @@ use crate::code::Code;
 use crate::runlist::{MAX_CONTEXTS, Runlist};
 use crate::settings::{MAX_DEVICES, Settings};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"STCUDA\0\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"STCUDA\0\x02");
 
 /// The contents of the file. It holds only integers, so any contents are valid; a new file is all zero.
 #[repr(C)]
@@ -187,11 +187,12 @@ impl RunlistEntry {
         Some(Shared::get().ok()?.with(self.device, Some(self.slot), operation))
     }
 
-    /// Reports whether the context has work, and since when. Returns its status on the device.
-    pub(crate) fn report(&self, runnable_since: Option<u64>) -> RunlistStatus {
+    /// Reports whether the context has work, since when, and what [`RunlistStatus::used`] will be when that work has ended. Returns
+    /// its status on the device.
+    pub(crate) fn report(&self, runnable_since: Option<u64>, used_at_end: u64) -> RunlistStatus {
         let status = self.with(|runlist, now| {
             match runnable_since {
-                Some(since) => runlist.set_runnable(self.slot, since, now, switch()),
+                Some(since) => runlist.set_runnable(self.slot, since, used_at_end, now, switch()),
                 None => runlist.set_idle(self.slot, now, switch()),
             }
             let is_owner = runlist.owner() == Some(self.slot);
@@ -248,6 +249,71 @@ impl Drop for RunlistEntry {
         if let Ok(shared) = Shared::get() {
             shared.record_lock(libc::F_SETLK, libc::F_UNLCK, lock_at(self.device) + 1 + self.slot);
         }
+    }
+}
+
+/// How long a process had the device and work in total.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceUse {
+    pub(crate) pid: u32,
+    pub(crate) used: u64,
+}
+
+/// The processes with a context on a device.
+pub(crate) fn device_use(device: usize) -> Vec<DeviceUse> {
+    let Ok(shared) = Shared::get() else { return Vec::new() };
+    shared.with(device, None, |runlist, now| {
+        runlist.advance(now, switch());
+        let mut processes: Vec<DeviceUse> = Vec::new();
+        for slot in 0..MAX_CONTEXTS {
+            let (pid, used) = (runlist.pid(slot), runlist.used(slot));
+            if pid == 0 || !shared.is_alive(device, slot, pid) {
+                continue;
+            }
+            match processes.iter_mut().find(|other| other.pid == pid) {
+                Some(other) => other.used += used,
+                None => processes.push(DeviceUse { pid, used }),
+            }
+        }
+        processes
+    })
+}
+
+/// The device memory of each process that has a context on the device.
+pub(crate) fn memory_use(device: usize) -> Vec<(u32, u64)> {
+    let Ok(shared) = Shared::get() else { return Vec::new() };
+    shared.with(device, None, |runlist, _| shared.memory_of_processes(device, runlist))
+}
+
+/// Sets the device memory of this process, unless that of all processes would exceed `total`.
+pub(crate) fn set_memory(device: usize, bytes: u64, total: u64) -> Result<(), Code> {
+    let (shared, me) = (Shared::get()?, std::process::id());
+    shared.with(device, None, |runlist, _| {
+        let others = shared.memory_of_processes(device, runlist).into_iter().filter(|(pid, _)| *pid != me);
+        let others: u64 = others.map(|(_, bytes)| bytes).sum();
+        if others.saturating_add(bytes) > total {
+            return Err(Code::ERROR_OUT_OF_MEMORY);
+        }
+        runlist.set_memory(me, bytes);
+        Ok(())
+    })
+}
+
+impl Shared {
+    /// A process with several contexts has the same amount in each of its entries.
+    fn memory_of_processes(&self, device: usize, runlist: &Runlist) -> Vec<(u32, u64)> {
+        let mut processes: Vec<(u32, u64)> = Vec::new();
+        for slot in 0..MAX_CONTEXTS {
+            let (pid, bytes) = (runlist.pid(slot), runlist.memory(slot));
+            if pid == 0 || bytes == 0 || !self.is_alive(device, slot, pid) {
+                continue;
+            }
+            match processes.iter_mut().find(|(other, _)| *other == pid) {
+                Some((_, most)) => *most = bytes.max(*most),
+                None => processes.push((pid, bytes)),
+            }
+        }
+        processes
     }
 }
 

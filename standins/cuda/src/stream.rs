@@ -41,15 +41,45 @@ pub(crate) enum Kind {
 /// A command of a stream.
 #[derive(Clone)]
 pub(crate) enum Work {
-    Kernel { ns: u64, effect: Effect },
-    Copy { to: usize, from: usize, length: usize },
-    Put { to: usize, bytes: Arc<[u8]> },
-    Set { to: usize, value: u32, count: usize },
-    Host { function: unsafe extern "C" fn(*mut c_void), data: usize, started: bool },
+    Kernel {
+        ns: u64,
+        effect: Effect,
+    },
+    Copy {
+        to: usize,
+        from: usize,
+        length: usize,
+    },
+    Put {
+        to: usize,
+        bytes: Arc<[u8]>,
+    },
+    Set {
+        to: usize,
+        value: u32,
+        count: usize,
+    },
+    Host {
+        function: unsafe extern "C" fn(*mut c_void),
+        data: usize,
+        started: bool,
+    },
     Record(Arc<Recording>),
     Await(Arc<Recording>),
-    WaitValue { address: usize, value: u32, how: c_uint },
-    WriteValue { address: usize, value: u32 },
+    WaitValue {
+        address: usize,
+        value: u32,
+        how: c_uint,
+    },
+    WriteValue {
+        address: usize,
+        value: u32,
+    },
+    /// In a graph only. The memory is reserved when the graph is launched.
+    GraphAllocation {
+        device: usize,
+        bytes: u64,
+    },
 }
 
 /// One entry of a stream.

@@ -36,7 +36,7 @@ fn programs() -> &'static Path {
         };
         install(&built.join("libstandin_cuda.so"), "libcuda.so.1");
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        for name in ["semantics", "resources", "load", "devices", "family"] {
+        for name in ["semantics", "resources", "load", "devices", "family", "memory"] {
             let made = programs.join(format!("{name}.made.{}", std::process::id()));
             let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
             compile.args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-rdynamic", "-I"]).arg(here);
@@ -142,6 +142,23 @@ fn machine_can_have_several_devices_and_process_several_contexts() {
     let machine = Machine::new();
     let mut command = machine.command(&["devices"]);
     assert_prints(command.env("XSCHED_STANDIN_CUDA_DEVICES", "2"), "done");
+}
+
+#[test]
+fn device_memory_is_limited_and_counted_in_all_its_forms() {
+    let machine = Machine::new();
+    let memory = |arguments: &[&str]| {
+        let command = [&["memory"], arguments].concat();
+        let mut command = machine.command(&command);
+        command.env("XSCHED_STANDIN_CUDA_MEMORY_MIB", "256");
+        command
+    };
+    for arguments in
+        [&["forms"][..], &["random", "1", "400"], &["threads", "4"], &["contexts"], &["family"], &["limit"]]
+    {
+        assert_prints(&mut memory(arguments), "done");
+    }
+    assert_prints(&mut memory(&["limit"]), "256\n");
 }
 
 #[test]

@@ -4,6 +4,7 @@
   *   load requests COUNT KERNELS KERNEL_US PERIOD_US [SLICE_US]   prints the microseconds that each request took, measured
   *                                                                with the device's clock
   *   load batch KERNELS KERNEL_US [SLICE_US]                      until killed; prints the number of each round
+  *   load steps COUNT KERNELS KERNEL_US PERIOD_US GAP_US          as requests, with a pause of GAP_US after each launch
  */
 #include "manager.h"
 #include "gpu.h"
@@ -27,8 +28,9 @@ int main(int argc, char **argv) {
             fflush(stdout);
         }
     }
-    long count = atol(argv[2]), kernels = atol(argv[3]), us = atol(argv[4]), period = atol(argv[5]);
-    slice(argc, argv, 6);
+    long count = atol(argv[2]), kernels = atol(argv[3]), us = atol(argv[4]), period = atol(argv[5]), gap = 0;
+    if (strcmp(argv[1], "steps") == 0) gap = atol(argv[6]);
+    else slice(argc, argv, 6);
     /* Relates the device's clock to the host's: an event on an idle device completes when it is recorded. */
     CUevent zero, end;
     float ms;
@@ -39,7 +41,10 @@ int main(int argc, char **argv) {
     uint64_t origin = 0, next = now_ns();
     for (long n = 0; n < count; n++) {
         uint64_t arrived = now_ns();
-        for (long kernel = 0; kernel < kernels; kernel++) MUST(spin(stream, us * 1000));
+        for (long kernel = 0; kernel < kernels; kernel++) {
+            MUST(spin(stream, us * 1000));
+            if (gap > 0) sleep_until(now_ns() + gap * 1000);
+        }
         MUST(cuEventRecord(end, stream));
         MUST(cuStreamSynchronize(stream));
         MUST(cuEventElapsedTime(&ms, zero, end));

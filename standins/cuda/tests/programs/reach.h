@@ -34,12 +34,30 @@
     X(cuEventRecord, "cuEventRecord") X(cuEventQuery, "cuEventQuery") X(cuEventSynchronize, "cuEventSynchronize") \
     X(cuEventElapsedTime, "cuEventElapsedTime") X(cuEventDestroy_v2, "cuEventDestroy") \
     X(cuGraphInstantiateWithFlags, "cuGraphInstantiate") X(cuGraphLaunch, "cuGraphLaunch") \
-    X(cuGraphDestroy, "cuGraphDestroy") X(cuGraphExecDestroy, "cuGraphExecDestroy")
+    X(cuGraphDestroy, "cuGraphDestroy") X(cuGraphExecDestroy, "cuGraphExecDestroy") \
+    X(cuDeviceTotalMem_v2, "cuDeviceTotalMem") X(cuMemGetInfo_v2, "cuMemGetInfo") \
+    X(cuMemAllocPitch_v2, "cuMemAllocPitch") X(cuMemAllocManaged, "cuMemAllocManaged") \
+    X(cuArrayCreate_v2, "cuArrayCreate") X(cuArray3DCreate_v2, "cuArray3DCreate") \
+    X(cuArrayDestroy, "cuArrayDestroy") X(cuMipmappedArrayCreate, "cuMipmappedArrayCreate") \
+    X(cuMipmappedArrayDestroy, "cuMipmappedArrayDestroy") X(cuMemCreate, "cuMemCreate") \
+    X(cuMemRelease, "cuMemRelease") X(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle") \
+    X(cuMemAddressReserve, "cuMemAddressReserve") X(cuMemAddressFree, "cuMemAddressFree") X(cuMemMap, "cuMemMap") \
+    X(cuMemUnmap, "cuMemUnmap") X(cuMemSetAccess, "cuMemSetAccess") X(cuMemPoolCreate, "cuMemPoolCreate") \
+    X(cuMemPoolDestroy, "cuMemPoolDestroy") X(cuMemPoolTrimTo, "cuMemPoolTrimTo") \
+    X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute") X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute") \
+    X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool") X(cuDeviceSetMemPool, "cuDeviceSetMemPool") \
+    X(cuMemAllocAsync, "cuMemAllocAsync") X(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync") \
+    X(cuMemFreeAsync, "cuMemFreeAsync") X(cuDeviceGetGraphMemAttribute, "cuDeviceGetGraphMemAttribute") \
+    X(cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim")
 
 #define DECLARE(name, base) static __typeof__(name) *reached_##name __attribute__((unused));
 FUNCTIONS(DECLARE)
 static __typeof__(cuLaunchKernel_ptsz) *reached_cuLaunchKernel_ptsz __attribute__((unused));
 static __typeof__(cuStreamSynchronize_ptsz) *reached_cuStreamSynchronize_ptsz __attribute__((unused));
+
+/* From CUDA 13 on the plain name means a form that takes a context. */
+static __typeof__(cuCtxSynchronize_v2) *reached_cuCtxSynchronize_v2;
+static CUresult synchronize_no_context(void) { return reached_cuCtxSynchronize_v2(NULL); }
 
 static void *reach(void *driver, const char *name, const char *base, int flags) {
     void *found = NULL;
@@ -69,6 +87,10 @@ __attribute__((constructor)) static void reach_all(void) {
     }
 #define REACH_ONE(name, base) reached_##name = (__typeof__(name) *)reach(driver, #name, base, 0);
     FUNCTIONS(REACH_ONE)
+    if (REACH == 2) {
+        reached_cuCtxSynchronize_v2 = (__typeof__(cuCtxSynchronize_v2) *)(void *)reached_cuCtxSynchronize;
+        reached_cuCtxSynchronize = synchronize_no_context;
+    }
     reached_cuLaunchKernel_ptsz = (__typeof__(cuLaunchKernel_ptsz) *)reach(driver, "cuLaunchKernel_ptsz", "cuLaunchKernel", 2);
     reached_cuStreamSynchronize_ptsz =
         (__typeof__(cuStreamSynchronize_ptsz) *)reach(driver, "cuStreamSynchronize_ptsz", "cuStreamSynchronize", 2);
@@ -129,3 +151,32 @@ __attribute__((constructor)) static void reach_all(void) {
 #define cuGraphLaunch (*reached_cuGraphLaunch)
 #define cuGraphDestroy (*reached_cuGraphDestroy)
 #define cuGraphExecDestroy (*reached_cuGraphExecDestroy)
+#define cuDeviceTotalMem_v2 (*reached_cuDeviceTotalMem_v2)
+#define cuMemGetInfo_v2 (*reached_cuMemGetInfo_v2)
+#define cuMemAllocPitch_v2 (*reached_cuMemAllocPitch_v2)
+#define cuMemAllocManaged (*reached_cuMemAllocManaged)
+#define cuArrayCreate_v2 (*reached_cuArrayCreate_v2)
+#define cuArray3DCreate_v2 (*reached_cuArray3DCreate_v2)
+#define cuArrayDestroy (*reached_cuArrayDestroy)
+#define cuMipmappedArrayCreate (*reached_cuMipmappedArrayCreate)
+#define cuMipmappedArrayDestroy (*reached_cuMipmappedArrayDestroy)
+#define cuMemCreate (*reached_cuMemCreate)
+#define cuMemRelease (*reached_cuMemRelease)
+#define cuMemRetainAllocationHandle (*reached_cuMemRetainAllocationHandle)
+#define cuMemAddressReserve (*reached_cuMemAddressReserve)
+#define cuMemAddressFree (*reached_cuMemAddressFree)
+#define cuMemMap (*reached_cuMemMap)
+#define cuMemUnmap (*reached_cuMemUnmap)
+#define cuMemSetAccess (*reached_cuMemSetAccess)
+#define cuMemPoolCreate (*reached_cuMemPoolCreate)
+#define cuMemPoolDestroy (*reached_cuMemPoolDestroy)
+#define cuMemPoolTrimTo (*reached_cuMemPoolTrimTo)
+#define cuMemPoolGetAttribute (*reached_cuMemPoolGetAttribute)
+#define cuMemPoolSetAttribute (*reached_cuMemPoolSetAttribute)
+#define cuDeviceGetDefaultMemPool (*reached_cuDeviceGetDefaultMemPool)
+#define cuDeviceSetMemPool (*reached_cuDeviceSetMemPool)
+#define cuMemAllocAsync (*reached_cuMemAllocAsync)
+#define cuMemAllocFromPoolAsync (*reached_cuMemAllocFromPoolAsync)
+#define cuMemFreeAsync (*reached_cuMemFreeAsync)
+#define cuDeviceGetGraphMemAttribute (*reached_cuDeviceGetGraphMemAttribute)
+#define cuDeviceGraphMemTrim (*reached_cuDeviceGraphMemTrim)

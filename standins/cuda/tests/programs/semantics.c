@@ -311,7 +311,7 @@ static void priorities(void) {
     CUstream low, high;
     MUST(cuStreamCreateWithPriority(&low, CU_STREAM_NON_BLOCKING, 0));
     MUST(cuStreamCreateWithPriority(&high, CU_STREAM_NON_BLOCKING, -5));
-    for (int n = 0; n < 10; n++) MUST(spin(low, 5 * MS));
+    for (int n = 0; n < 10; n++) MUST(spin(low, 20 * MS));
     MUST(spin(high, 5 * MS));
     MUST(cuStreamSynchronize(high));
     EXPECT_RESULT(600, cuStreamQuery(low));
