@@ -305,6 +305,8 @@ impl CommandList {
         ticket: &Ticket,
         launch: Launch,
     ) {
+        // The command may wait for the device.
+        admitted.notify();
         // A panic is a fault of the program; the commands behind this one are launched nevertheless.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(launch));
         let number = self.launches.fetch_add(1, Ordering::Relaxed);

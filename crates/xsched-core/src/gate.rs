@@ -20,13 +20,17 @@
 //! An order is written in two wait-free steps. The word between them is at least as strict as the old or the new order.
 
 mod order;
+mod undecided;
+mod unreported;
 
 use std::time::Duration;
 
+use crate::deferral::Deferral;
 use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Futex, Ordering, fence_for_loom};
 use crate::time::Nanos;
 pub use order::Order;
-use order::{CLOSED, COUNTED, ORDERS, RETIRED, THROTTLED_BY_PROGRAM, YIELD};
+use order::{CLOSED, COUNTED, ORDERS, RETIRED, THROTTLED_BY_PROGRAM, UNDECIDED, YIELD};
+pub use undecided::FIRST_ORDER_TIMEOUT;
 
 /// How a gate notifies its scheduler.
 pub trait SchedulerLink: Send + Sync {
@@ -34,12 +38,24 @@ pub trait SchedulerLink: Send + Sync {
     /// program, so that it must be quick and must not block.
     fn notify(&self);
 
+    /// As [`SchedulerLink::notify`], for a thread of a leading task: must not wake a thread that can preempt the calling
+    /// thread. On a machine without an idle CPU the calling thread would wait for a CPU for several milliseconds.
+    fn notify_without_preemption(&self) {
+        self.notify();
+        self.watch();
+    }
+
     /// Wakes the watcher thread: a queue that was idle has work, and its end has to be detected. Must be quick and must not
     /// block.
     fn watch(&self) {}
 
     /// Whether the scheduler is alive. Called only while a thread is held.
     fn is_alive(&self) -> bool;
+
+    /// The deferred launches of the process. None if launches cannot be deferred.
+    fn deferral(&self) -> Option<&Deferral> {
+        None
+    }
 }
 
 /// No scheduler: only the program stops its queues.
@@ -77,6 +93,16 @@ pub struct Gate {
     holds: AtomicU64,
     /// How often a launch marked the queue busy again after its first time.
     repeated: AtomicU64,
+    /// Time the queue was busy without a report to the scheduler, in nanoseconds.
+    unreported_ns: AtomicU64,
+    /// Not zero if the work that the queue has is not reported to the scheduler.
+    unreported: AtomicU16,
+    /// Not zero if the scheduler permits a leader not to report its work.
+    permits_unreported: AtomicU16,
+    /// Not zero if the scheduler permits a leader to defer its launches.
+    permits_deferral: AtomicU16,
+    /// What limits the queue: see [`Gate::bound`].
+    bound: AtomicU16,
 }
 
 #[cfg(not(loom))]
@@ -97,6 +123,40 @@ pub struct GateCounts {
 /// mark newer work idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Epoch(u64);
+
+/// What [`Gate::mark_idle_without_notification`] has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BusyEnd {
+    /// More was launched meanwhile.
+    StillBusy,
+    /// The queue was idle before.
+    AlreadyIdle,
+    /// The queue is idle now. The scheduler was notified that the queue is busy.
+    Reported,
+    /// The queue is idle now. The scheduler was not notified that the queue is busy.
+    Unreported,
+}
+
+/// What limits the work of a queue between its first launch and the end of its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Bound {
+    /// The device: the queue has work when the next command is launched.
+    Device = 1,
+    /// The host: the device is idle when the next command is launched.
+    Host = 2,
+}
+
+impl Bound {
+    /// Every other number means that it is not known.
+    const fn of(number: u16) -> Option<Self> {
+        match number {
+            1 => Some(Self::Device),
+            2 => Some(Self::Host),
+            _ => None,
+        }
+    }
+}
 
 /// The bit of an epoch that is set while the queue is busy.
 const BUSY: u64 = 1;
@@ -121,6 +181,11 @@ impl Default for Gate {
             held_ns: AtomicU64::new(0),
             holds: AtomicU64::new(0),
             repeated: AtomicU64::new(0),
+            unreported_ns: AtomicU64::new(0),
+            unreported: AtomicU16::new(0),
+            permits_unreported: AtomicU16::new(0),
+            permits_deferral: AtomicU16::new(0),
+            bound: AtomicU16::new(0),
         }
     }
 }
@@ -166,17 +231,24 @@ impl Gate {
         uncounted
     }
 
-    /// Whether the queue is busy or a thread is held at the gate.
+    /// Whether the queue is busy with work that is reported, or a thread is held at the gate.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         // SeqCst: pairs with the writes in `mark_busy`, `mark_idle` and `hold_thread`, which notify after writing.
-        !self.epoch().is_idle() || self.waiting.load(Ordering::SeqCst) != 0
+        let is_busy = !self.epoch().is_idle() && self.unreported.load(Ordering::SeqCst) == 0;
+        is_busy || self.waiting.load(Ordering::SeqCst) != 0
     }
 
     /// Whether the queue is sync-bound: the program waits for each small piece of its work.
     #[must_use]
     pub fn is_sync_bound(&self) -> bool {
         self.sync_bound.load(Ordering::Relaxed) != 0
+    }
+
+    /// What limits the work of the queue, as measured while it led.
+    #[must_use]
+    pub fn bound(&self) -> Option<Bound> {
+        Bound::of(self.bound.load(Ordering::Relaxed))
     }
 
     /// The gate's statistics.
@@ -238,24 +310,57 @@ impl Gate {
 
     /// Marks the queue busy before a launch. Notifies the scheduler if the queue was idle.
     pub fn mark_busy(&self, link: &dyn SchedulerLink) {
+        if self.mark_busy_without_notification(false) {
+            link.notify();
+            link.watch();
+        }
+    }
+
+    /// As [`Gate::mark_busy`], but the caller notifies the scheduler, after its launch, if this returns true.
+    ///
+    /// `is_unreported`: the scheduler need not know of this launch.
+    #[must_use]
+    pub fn mark_busy_without_notification(&self, is_unreported: bool) -> bool {
         let mut before = self.activity.load(Ordering::SeqCst);
+        let mut has_set_flag = false;
         loop {
+            if before & BUSY == 0 {
+                // Before the queue becomes busy: the scheduler must not read the value of an earlier busy period.
+                self.unreported.store(is_unreported.into(), Ordering::SeqCst);
+                has_set_flag = true;
+            }
             let after = before.wrapping_add(2) | BUSY;
             match self.activity.compare_exchange_weak(before, after, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => break,
                 Err(now) => before = now,
             }
         }
+        fence_for_loom();
         if before & BUSY == 0 {
-            link.notify();
-            link.watch();
+            // The scheduler may have withdrawn the permission since the caller decided. The enforcer thread then looks for
+            // unreported work, but it may have looked before the flag was set, or before the queue was busy.
+            return !is_unreported
+                || self.unreported.load(Ordering::SeqCst) == 0
+                || (self.needs_reports() && self.report_unreported());
         }
+        if has_set_flag {
+            // Another launch began this busy period at the same time, and either thread may have overwritten the flag of the
+            // other: the work is reported.
+            self.unreported.store(0, Ordering::SeqCst);
+            return true;
+        }
+        !is_unreported && self.report_unreported()
     }
 
     /// As [`Gate::mark_busy`], for a launch that was counted before and had to leave the gate and wait.
     pub fn mark_busy_again(&self, link: &dyn SchedulerLink) {
-        self.repeated.fetch_add(1, Ordering::Relaxed);
+        self.count_as_repeated();
         self.mark_busy(link);
+    }
+
+    /// The launch that is about to mark the queue busy was counted before.
+    pub(crate) fn count_as_repeated(&self) {
+        self.repeated.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The present epoch. Read it before waiting for the device.
@@ -270,26 +375,41 @@ impl Gate {
     /// Everything launched before `epoch` was read must have completed. The caller must have checked, after reading the epoch,
     /// that no thread was inside, or that its wait covered the launches of the threads inside.
     pub fn mark_idle(&self, epoch: Epoch, link: &dyn SchedulerLink) -> bool {
-        if epoch.is_idle() {
-            return self.epoch().is_idle();
+        let end = self.mark_idle_without_notification(epoch);
+        if end == BusyEnd::Reported {
+            link.notify();
         }
+        end != BusyEnd::StillBusy
+    }
+
+    /// As [`Gate::mark_idle`], but the caller notifies the scheduler if this returns [`BusyEnd::Reported`].
+    pub fn mark_idle_without_notification(&self, epoch: Epoch) -> BusyEnd {
+        if epoch.is_idle() {
+            return if self.epoch().is_idle() { BusyEnd::AlreadyIdle } else { BusyEnd::StillBusy };
+        }
+        // Before the exchange: a launch that changes this afterwards changes the epoch too.
+        let is_unreported = self.unreported.load(Ordering::SeqCst) != 0;
+        fence_for_loom();
         let idle = epoch.0 & !BUSY;
         match self.activity.compare_exchange(epoch.0, idle, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(_) => {
-                link.notify();
-                true
-            }
-            Err(now) => now & BUSY == 0,
+            // Another thread may have reported the work since then, without a launch.
+            Ok(_) if is_unreported && self.unreported.swap(0, Ordering::SeqCst) != 0 => BusyEnd::Unreported,
+            Ok(_) => BusyEnd::Reported,
+            Err(now) if now & BUSY == 0 => BusyEnd::AlreadyIdle,
+            Err(_) => BusyEnd::StillBusy,
         }
     }
 
-    /// Sets whether the queue is sync-bound. Notifies the scheduler of a change.
-    pub fn set_sync_bound(&self, sync_bound: bool, link: &dyn SchedulerLink) {
-        if self.is_sync_bound() != sync_bound {
-            // Relaxed: the notification orders this write before the scheduler's read.
-            self.sync_bound.store(sync_bound.into(), Ordering::Relaxed);
-            link.notify();
-        }
+    /// Sets whether the queue is sync-bound. The caller notifies the scheduler if this returns true.
+    #[must_use]
+    pub fn set_sync_bound(&self, sync_bound: bool) -> bool {
+        // Relaxed: the notification orders this write before the scheduler's read.
+        self.sync_bound.swap(sync_bound.into(), Ordering::Relaxed) != u16::from(sync_bound)
+    }
+
+    /// Sets what limits the work of the queue.
+    pub fn set_bound(&self, bound: Bound) {
+        self.bound.store(bound as u16, Ordering::Relaxed);
     }
 
     /// Whether some thread is between the gate and the end of its launch.
@@ -302,7 +422,7 @@ impl Gate {
     #[must_use]
     pub fn occupants(&self) -> u32 {
         fence_for_loom();
-        self.inside.word().load(Ordering::SeqCst)
+        threads_of(self.inside.word().load(Ordering::SeqCst))
     }
 
     #[cold]
@@ -326,6 +446,12 @@ impl Gate {
     }
 }
 
+/// The number of threads inside, from the word that counts them. A thread may enter a former gate just before its page is
+/// replaced by zeros and leave it just after that: then the count is below zero, and means that no thread is inside.
+fn threads_of(inside: u32) -> u32 {
+    if inside > i32::MAX.unsigned_abs() { 0 } else { inside }
+}
+
 /// The program's side.
 impl Gate {
     /// Whether threads are inside or held: then the gate cannot be given to another queue.
@@ -338,12 +464,14 @@ impl Gate {
     ///
     /// The counts of threads inside and held stay: a thread that still leaves subtracts what it added.
     pub fn reset(&self) {
-        for count in [&self.activity, &self.held_ns, &self.holds] {
+        for count in [&self.activity, &self.held_ns, &self.holds, &self.repeated, &self.unreported_ns] {
             count.store(0, Ordering::SeqCst);
         }
         self.word.word().store(0, Ordering::SeqCst);
         self.counted.store(0, Ordering::SeqCst);
-        self.sync_bound.store(0, Ordering::Relaxed);
+        for flag in self.flags() {
+            flag.store(0, Ordering::Relaxed);
+        }
         self.word.wake_all();
     }
 
@@ -371,7 +499,7 @@ impl Gate {
     pub fn wait_until_empty(&self, give_up: impl Fn() -> bool) {
         loop {
             let inside = self.inside.word().load(Ordering::SeqCst);
-            if inside == 0 || give_up() {
+            if threads_of(inside) == 0 || give_up() {
                 return;
             }
             self.inside.wait(inside, Some(Duration::from_millis(1)));
@@ -397,7 +525,32 @@ impl Gate {
     pub fn retire(&self) {
         self.word.word().fetch_or(RETIRED, Ordering::SeqCst);
         self.set_order(Order::Free);
+        self.mark_decided();
         self.open();
+    }
+
+    /// As if the page of this gate were replaced by zeros while threads use it. Other builds replace the memory.
+    #[cfg(loom)]
+    pub fn replace_by_zeros(&self) {
+        for word in [self.word.word(), self.inside.word(), &self.waiting] {
+            word.store(0, Ordering::SeqCst);
+        }
+        for count in [&self.activity, &self.held_ns, &self.holds, &self.repeated, &self.unreported_ns] {
+            count.store(0, Ordering::SeqCst);
+        }
+        for flag in self.flags().into_iter().chain([&self.counted]) {
+            flag.store(0, Ordering::SeqCst);
+        }
+    }
+
+    fn flags(&self) -> [&AtomicU16; 5] {
+        [&self.sync_bound, &self.unreported, &self.permits_unreported, &self.permits_deferral, &self.bound]
+    }
+
+    /// Whether the program suspends this queue itself.
+    #[must_use]
+    pub fn counts_all(&self) -> bool {
+        self.word.word().load(Ordering::SeqCst) & COUNTED != 0
     }
 
     /// Whether launches are stopped, by the scheduler or by the program.

@@ -36,14 +36,18 @@
 //! | `set_has_work`           | the enforcer thread, launching and waiting threads | before a stop and during it                       |
 //! | `preempt`, `restore`     | the enforcer thread; a thread of the program       | the order or the program stops or resumes a queue |
 //! | `trigger_context_switch` | a launching thread                                 | before a large launch of an idle leader           |
+//! | `defer`                  | a launching thread                                 | before a launch of a host-bound leader            |
+//! | `release_deferred`       | a thread that waits or launches; the timer thread  | the program waits, or the slack has passed        |
 
 use std::time::Duration;
 
+use crate::deferral::HoldPoint;
 use crate::gate::Order;
 use crate::ids::DeviceId;
 use crate::level::{Capabilities, Level};
 use crate::sync::sleep;
 use crate::time::Nanos;
+use crate::window::DEFAULT_STOP_DISTANCE;
 
 /// The number of a marker on its queue. The first is greater than 0, and each is greater than its predecessor.
 pub type Marker = u64;
@@ -120,6 +124,14 @@ pub trait HwQueue: Send + Sync {
         Ok(())
     }
 
+    /// Whether the device has work of this queue, by a query that places nothing on the queue and waits for nothing. `None` if the
+    /// device cannot tell.
+    ///
+    /// The watcher thread samples queues of free tasks with it, whose launches are not counted.
+    fn query_busy(&self) -> Option<bool> {
+        None
+    }
+
     /// Waits until everything launched so far has completed.
     fn synchronize(&self) -> Result<(), HalError>;
 
@@ -164,6 +176,37 @@ pub trait HwQueue: Send + Sync {
     /// core places a marker before the first of them. Then launching threads need not wait at the gate during the stop.
     fn accepts_launches_while_stopped(&self) -> bool {
         false
+    }
+
+    /// How much estimated work the core launches between two markers of a queue that is preempted at level 2 or 3. A queue that is
+    /// stopped at its markers completes up to that much work after the order, and the marker costs device time each time.
+    fn stop_distance(&self) -> Nanos {
+        DEFAULT_STOP_DISTANCE
+    }
+
+    /// Whether [`HwQueue::defer`] can hold launches.
+    fn can_defer(&self) -> bool {
+        false
+    }
+
+    /// Places a hold point behind everything launched so far: the device runs what is launched from now on only after
+    /// [`HwQueue::release_deferred`] was called with this point or a later one. Points ascend, and wrap around.
+    ///
+    /// The point may have been released before this is called.
+    fn defer(&self, point: HoldPoint) -> Result<(), HalError> {
+        let _ = point;
+        let (device, what) = (self.capabilities().device().to_owned(), "deferring launches");
+        Err(HalError::Driver { device, what, why: "the device cannot hold launches".to_owned() })
+    }
+
+    /// Has the device run what is launched behind the hold points up to this one. Must be quick and must not block.
+    fn release_deferred(&self, point: HoldPoint) {
+        let _ = point;
+    }
+
+    /// The last hold point at which the device has arrived: everything launched before it has completed. One load.
+    fn deferred_progress(&self) -> HoldPoint {
+        0
     }
 
     /// Whether any thread may call [`HwQueue::mark`], and not only the launching thread.

@@ -4,6 +4,7 @@
 pub mod command;
 #[cfg(any(feature = "conformance", test))]
 pub mod conformance;
+pub mod deferral;
 pub mod gate;
 pub mod hal;
 pub mod hint;
@@ -11,7 +12,10 @@ pub mod histogram;
 pub mod ids;
 pub mod launch_path;
 pub mod level;
+pub mod memory_protocol;
 pub mod null;
+pub mod page_protocol;
+mod parse_size;
 mod parse_time;
 pub mod queue;
 pub mod sync;
@@ -20,7 +24,11 @@ pub mod time;
 pub mod window;
 
 pub use command::{Outcome, Ticket};
-pub use gate::{Epoch, Gate, GateCounts, HEARTBEAT, NoScheduler, Order, SchedulerLink};
+pub use deferral::{Deferral, HoldPoint, NotDeferred};
+pub use gate::{
+    Bound, BusyEnd, Epoch, FIRST_ORDER_TIMEOUT, Gate, GateCounts, HEARTBEAT, NoScheduler, Order,
+    SchedulerLink,
+};
 pub use hal::{HalError, HwQueue, Marker, Progress};
 pub use hint::{Deadline, HintError, Hints, Laxity, Priority, Share, Timeslice};
 pub use histogram::Histogram;
@@ -28,8 +36,9 @@ pub use ids::{DeviceId, DeviceKind, ProcessId, QueueId, TaskId};
 pub use launch_path::{LaunchPath, Wait};
 pub use level::{Capabilities, Level, LevelCost, LevelError, LevelRequest};
 pub use null::NullQueue;
+pub use parse_size::parse_size;
 pub use parse_time::{TIME_FORMAT, parse_time};
 pub use queue::{QueueError, QueueState, RecordedEvent, Resume, Suspend, XQueue};
 pub use task::{Process, Task, TaskTable};
 pub use time::Nanos;
-pub use window::{Limit, Load, Window};
+pub use window::{DEFAULT_STOP_DISTANCE, Limit, Load, Window};

@@ -86,10 +86,11 @@ impl TaskTable {
 
     /// Adds a queue to its process's task on the device. The first queue creates the task with `hints`.
     pub fn add_queue(&mut self, queue: QueueId, process: Process, device: DeviceId, hints: Hints) -> TaskId {
-        let shared = self
-            .tasks
+        let first = self.tasks.partition_point(|t| t.device < device);
+        let shared = self.tasks[first..]
             .iter()
-            .find(|t| !t.own && t.process.id == process.id && t.device == device)
+            .take_while(|t| t.device == device)
+            .find(|t| !t.own && t.process.id == process.id)
             .map(|t| t.id);
         let task = shared.unwrap_or_else(|| self.make_task(process, device, hints, false));
         let member = Member { task, process, device, ready: false };

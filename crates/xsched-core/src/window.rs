@@ -24,7 +24,7 @@ use crate::time::Nanos;
 /// The limit of an in-flight window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// The estimated work in flight; [`Limit::MIN_COMMANDS`] commands are always admitted.
+    /// The estimated work in flight. One more command may wait behind the running one ([`Limit::MIN_COMMANDS`]).
     Budget(Nanos),
     /// The number of commands in flight.
     Count {
@@ -36,7 +36,9 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// One command runs and one waits behind it. With fewer the device would idle between two commands.
+    /// One command runs and one waits behind it, however long they take. With fewer the device would idle between two commands.
+    /// Where work in flight cannot be stopped, the second one is admitted when the rest of the first fits half of the budget: the
+    /// other half is for the time until an order arrives.
     pub const MIN_COMMANDS: u32 = 2;
     /// The default number of commands in flight where commands are counted, as in the original C++ XSched.
     pub const DEFAULT_THRESHOLD: i64 = 16;
@@ -129,17 +131,23 @@ pub struct Window {
     device_free_at: Nanos,
     /// Whether `device_free_at` is the time of the completion, and not the later time at which a thread read the progress.
     is_exact: bool,
+    /// The queue was stopped since the last observed progress.
+    is_resumed: bool,
     /// Work in flight can be stopped, at the markers.
     is_stoppable: bool,
+    /// The work between two markers at which the queue can be stopped.
+    stop_distance: Nanos,
 }
 
-/// The most markers outstanding. Enough for one in every [`MAX_STOP_DISTANCE`] of the largest default window.
-const MAX_OUTSTANDING_MARKERS: usize = 256;
+/// The most markers outstanding. Enough for the largest default window with the shortest distance of stop points: 200 ms with one
+/// in at least two thirds of 0.5 ms.
+const MAX_OUTSTANDING_MARKERS: usize = 640;
 /// The most commands without a marker, so that the count of commands in flight stays current.
 const MAX_UNMARKED_COMMANDS: u32 = 64;
-/// The most estimated work between two markers of a queue that can be stopped at them. A device needs a few microseconds to
-/// pass a marker, so that closer markers would cost more than they gain.
-const MAX_STOP_DISTANCE: Nanos = Nanos::from_millis(1);
+/// The estimated work from one marker to the next of a queue that is stopped at its markers, unless its platform knows better
+/// ([`crate::HwQueue::stop_distance`]). A device needs a few microseconds to pass a marker, so that closer markers would cost more
+/// than they gain.
+pub const DEFAULT_STOP_DISTANCE: Nanos = Nanos::from_millis(1);
 
 impl Window {
     /// An empty window.
@@ -155,8 +163,15 @@ impl Window {
             last_marker: 0,
             device_free_at: Nanos::ZERO,
             is_exact: true,
+            is_resumed: false,
             is_stoppable: false,
+            stop_distance: DEFAULT_STOP_DISTANCE,
         }
+    }
+
+    /// Sets how much work lies between two markers while the queue is stopped at them.
+    pub fn set_stop_distance(&mut self, distance: Nanos) {
+        self.stop_distance = distance;
     }
 
     /// Sets the level at which the queue is preempted. From level 2 on it is stopped at its markers.
@@ -187,12 +202,14 @@ impl Window {
         self.estimate
     }
 
-    /// Reserves room for one command, if there is any.
-    pub fn reserve(&mut self) -> Option<Reservation> {
+    /// Reserves room for one command, if there is any. Reads the clock only if that depends on the time.
+    pub fn reserve(&mut self, now: impl FnOnce() -> Nanos) -> Option<Reservation> {
         let next = Load { commands: 1, work: self.expected_duration() };
         let room = match self.limit {
             Limit::Budget(budget) => {
-                self.in_flight.commands < Limit::MIN_COMMANDS || self.in_flight.work + next.work <= budget
+                self.in_flight.work + next.work <= budget
+                    || (self.in_flight.commands < Limit::MIN_COMMANDS
+                        && self.room_at().is_none_or(|at| at <= now()))
             }
             Limit::Count { threshold, .. } => self.in_flight.commands < threshold,
         };
@@ -200,6 +217,23 @@ impl Window {
             self.in_flight.add(next);
             Reservation(next)
         })
+    }
+
+    /// When the next command may wait behind the only one in flight, although both exceed the budget. A task of higher
+    /// precedence then waits for the budget and one command at most, not for two commands. None if no command waits for that.
+    #[must_use]
+    pub fn room_at(&self) -> Option<Nanos> {
+        let Limit::Budget(budget) = self.limit else { return None };
+        if self.is_stoppable || self.in_flight.commands != 1 {
+            return None;
+        }
+        let launched = match self.outstanding.front() {
+            Some(batch) => batch.began,
+            None if self.has_unmarked() => self.unmarked_since,
+            // Another thread has reserved the room and not launched yet.
+            None => return None,
+        };
+        Some(self.device_free_at.max(launched) + (self.in_flight.work - Nanos(budget.0 / 2)))
     }
 
     /// Returns a reservation whose command was not launched.
@@ -224,9 +258,14 @@ impl Window {
         let due = match self.limit {
             // A quarter of the budget: the window empties in steps that are small enough to keep the device busy.
             Limit::Budget(budget) => {
-                let max_distance = if self.is_stoppable { MAX_STOP_DISTANCE } else { Nanos::MAX };
-                let distance = (budget.0 / 4).min(max_distance.0);
-                self.unmarked.work.0 >= distance || self.unmarked.commands >= MAX_UNMARKED_COMMANDS
+                let is_far = if self.is_stoppable {
+                    // To the nearest command: commands that take a little less than the distance must not lie two between markers.
+                    let rounded = self.unmarked.work + Nanos(self.expected_duration().0 / 2);
+                    rounded >= self.stop_distance.min(Nanos(budget.0 / 4))
+                } else {
+                    self.unmarked.work.0 >= budget.0 / 4
+                };
+                is_far || self.unmarked.commands >= MAX_UNMARKED_COMMANDS
             }
             Limit::Count { batch_size, .. } => self.unmarked.commands >= batch_size,
         };
@@ -298,15 +337,25 @@ impl Window {
         let busy_throughout = began <= self.device_free_at && !self.outstanding.is_empty();
         let is_reliable = (exact && from_exact) || (self.is_stoppable && busy_throughout);
         (self.device_free_at, self.is_exact) = (finished, exact);
+        // What was completed before the stop, or in part, would seem to take almost no time. From too low an estimate the window does
+        // not recover: it places few markers, and learns from few of them.
+        if std::mem::take(&mut self.is_resumed) && self.estimate.is_some() {
+            return;
+        }
         if done.commands > 0 && (self.estimate.is_none() || is_reliable) {
             self.learn(Nanos(span.0 / u64::from(done.commands)));
         }
     }
 
     /// Notes that the queue was stopped until `now`: the time before does not count as work.
+    ///
+    /// The first estimate includes that time: too high an estimate is corrected soon, because it places a marker behind each command.
     pub fn resumed(&mut self, now: Nanos) {
-        self.device_free_at = self.device_free_at.max(now);
-        self.is_exact = true;
+        self.is_resumed = true;
+        if self.estimate.is_some() {
+            self.device_free_at = self.device_free_at.max(now);
+            self.is_exact = true;
+        }
     }
 
     /// Discards what is in flight: the device no longer reports progress, and a thread that waits for it would block

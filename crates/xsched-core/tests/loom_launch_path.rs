@@ -219,6 +219,29 @@ fn suspended_queue_launches_nothing_until_it_is_resumed() {
     }
 }
 
+/// The first launch of a new queue, which moves to another scheduler meanwhile: only the new one decides.
+#[test]
+fn first_launch_waits_for_the_first_order_also_when_its_queue_moves() {
+    loom::model(|| {
+        let device = Device::new(Level::Block, false);
+        let old = gate(Order::Free);
+        old.mark_undecided();
+        let hw: Arc<dyn HwQueue> = device.clone();
+        let path = LaunchPath::new(hw, old, Arc::new(NoScheduler), LevelRequest::Auto).unwrap();
+        let path = Arc::new(path);
+        let launching = launch(&path, &device);
+        let new = gate(Order::Free);
+        new.mark_undecided();
+        path.move_to(new.clone());
+        new.set_order(Order::Yield);
+        new.mark_decided();
+        assert_eq!(device.state().launches, 0, "launched before the first order, which stops it");
+        new.set_order(Order::Throttled);
+        launching.join().unwrap();
+        assert_eq!(device.state().launches, 1);
+    });
+}
+
 /// Where threads wait at the gate, no thread is inside once the gate was seen empty after the order.
 #[test]
 fn drained_queue_launches_nothing_once_its_gate_was_empty() {
@@ -286,6 +309,34 @@ fn queue_that_moves_to_another_scheduler_leaves_no_stop_and_no_thread_behind() {
                 held.join().unwrap();
                 assert_eq!(device.state().launches, 1);
                 assert!(!device.state().is_stopped && !path.is_preempted(), "a stop was left behind");
+            });
+        }
+    }
+}
+
+/// The process replaces the old page by zeros once no thread is inside or held there. A thread that has read the address of
+/// the old gate may use it at any time later.
+#[test]
+fn queue_launches_once_although_its_old_gate_is_replaced_by_zeros() {
+    for (level, accepts_launches) in DEVICES {
+        for first in [Order::Free, Order::Leader, Order::Drain] {
+            loom::model(move || {
+                let device = Device::new(level, accepts_launches);
+                let old = gate(first);
+                let hw: Arc<dyn HwQueue> = device.clone();
+                let path = LaunchPath::new(hw, old.clone(), Arc::new(NoScheduler), LevelRequest::Auto);
+                let path = Arc::new(path.unwrap());
+                path.enforce().unwrap();
+                let launching = launch(&path, &device);
+                path.move_to(gate(Order::Free));
+                if !old.is_used() {
+                    old.replace_by_zeros();
+                }
+                order(&path, Order::Leader);
+                launching.join().unwrap();
+                assert_eq!(device.state().launches, 1);
+                assert!(!device.state().is_stopped && !path.is_preempted(), "a stop was left behind");
+                assert!(!old.is_occupied(), "a thread counts as inside the old gate");
             });
         }
     }

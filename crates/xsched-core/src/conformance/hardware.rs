@@ -212,3 +212,48 @@ pub fn random_preemptions_lose_nothing<S: Subject>(subject: &S) {
         assert_eq!(subject.finished(queue), launched[n], "queue {n}");
     }
 }
+
+/// What is launched behind a hold point runs after the point was released, and what was launched before it runs at once. A device
+/// that cannot hold launches rejects the point.
+pub fn launches_behind_a_hold_point_wait_for_its_release<S: Subject>(subject: &S) {
+    let queue = subject.queue();
+    if !queue.can_defer() {
+        queue.defer(1).expect_err("a device that cannot hold launches accepted a hold point");
+        subject.launch(&queue, SHORT_COMMAND);
+        queue.synchronize().unwrap();
+        return;
+    }
+    subject.launch(&queue, SHORT_COMMAND);
+    queue.defer(1).unwrap();
+    subject.launch(&queue, SHORT_COMMAND);
+    eventually("arriving at the hold point", || queue.deferred_progress() == 1);
+    assert_eq!(subject.finished(&queue), 1);
+    // A later point lies behind the first one. Releasing it releases both.
+    queue.defer(2).unwrap();
+    subject.launch(&queue, SHORT_COMMAND);
+    std::thread::sleep(4 * SHORT_COMMAND);
+    assert_eq!((subject.finished(&queue), queue.deferred_progress()), (1, 1));
+    queue.release_deferred(2);
+    queue.release_deferred(1);
+    queue.synchronize().unwrap();
+    assert_eq!((subject.finished(&queue), queue.deferred_progress()), (3, 2));
+    // A point that was released before it is placed holds nothing.
+    queue.release_deferred(3);
+    queue.defer(3).unwrap();
+    subject.launch(&queue, SHORT_COMMAND);
+    queue.synchronize().unwrap();
+    assert_eq!(subject.finished(&queue), 4);
+    // Stop points and hold points are independent.
+    let level = queue.capabilities().highest();
+    queue.defer(4).unwrap();
+    subject.launch(&queue, SHORT_COMMAND);
+    if level > Level::Block {
+        queue.preempt(level).unwrap();
+        queue.release_deferred(4);
+        queue.restore().unwrap();
+    } else {
+        queue.release_deferred(4);
+    }
+    queue.synchronize().unwrap();
+    assert_eq!(subject.finished(&queue), 5);
+}

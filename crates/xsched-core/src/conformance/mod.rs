@@ -51,6 +51,7 @@ macro_rules! conformance {
             offered_levels_stop_the_device_and_missing_levels_are_rejected
             preempting_and_restoring_may_be_repeated
             random_preemptions_lose_nothing
+            launches_behind_a_hold_point_wait_for_its_release
             suspended_queue_launches_nothing_and_resumes_in_order
             suspending_with_sync_leaves_nothing_on_the_device
             suspending_waits_for_submitted_commands

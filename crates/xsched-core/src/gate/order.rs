@@ -39,6 +39,8 @@ pub(super) const COUNTED: u32 = 1 << 17;
 pub(super) const THROTTLED_BY_PROGRAM: u32 = 1 << 18;
 /// The queue has moved to another gate: a thread that still reads this one must not take the free path.
 pub(super) const RETIRED: u32 = 1 << 19;
+/// The queue is new and its scheduler has not decided about it: its first launch waits for that, for a limited time.
+pub(super) const UNDECIDED: u32 = 1 << 20;
 
 impl Order {
     pub(super) const fn bits(self) -> u32 {

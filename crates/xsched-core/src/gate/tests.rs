@@ -98,3 +98,63 @@ fn dead_scheduler_releases_held_threads() {
     assert_eq!(gate.counts().holds, 1);
     assert!(!gate.is_ready());
 }
+
+#[test]
+fn queue_in_a_reused_slot_counts_from_zero() {
+    let (gate, link) = (Gate::default(), TestLink::default());
+    gate.mark_busy(&link);
+    for _ in 0..5 {
+        gate.mark_busy_again(&link);
+    }
+    gate.add_unreported(Nanos(1));
+    gate.reset();
+    assert_eq!((gate.counts(), gate.unreported_time()), (GateCounts::default(), Nanos::ZERO));
+    gate.mark_busy(&link);
+    assert_eq!(gate.counts().passes, 1);
+}
+
+#[test]
+fn first_launch_waits_for_the_first_order() {
+    let gate = Gate::default();
+    gate.mark_undecided();
+    assert!(!gate.is_free() && gate.is_undecided());
+    assert_eq!(gate.order(), Order::Free, "it is not an order");
+    let since = Nanos::now();
+    std::thread::scope(|scope| {
+        let launching = scope.spawn(|| {
+            let is_decided = gate.wait_until_decided();
+            (is_decided.then(|| gate.order()), Nanos::now() - since)
+        });
+        gate.set_order(Order::Leader);
+        assert!(gate.is_undecided(), "the scheduler may need to know more before its order counts");
+        gate.mark_decided();
+        let (order, waited) = launching.join().unwrap();
+        // A thread that gets no CPU for so long may have given up before the order.
+        assert!(order == Some(Order::Leader) || waited >= Nanos::from(FIRST_ORDER_TIMEOUT));
+    });
+    gate.set_order(Order::Free);
+    assert!(gate.is_free());
+}
+
+#[test]
+fn first_launch_waits_no_longer_than_its_limit_and_only_once() {
+    let gate = Gate::default();
+    gate.mark_undecided();
+    let since = Nanos::now();
+    assert!(!gate.wait_until_decided());
+    assert!(Nanos::now() - since >= Nanos::from(FIRST_ORDER_TIMEOUT));
+    assert!(gate.is_free(), "no further launch waits");
+    gate.set_order(Order::Yield);
+    assert!(gate.has_uncounted(), "what was launched since then is not counted");
+}
+
+#[test]
+fn gate_that_a_queue_has_left_holds_no_first_launch() {
+    let gate = Gate::default();
+    gate.mark_undecided();
+    gate.retire();
+    assert!(!gate.is_undecided());
+    gate.mark_undecided();
+    gate.reset();
+    assert!(gate.is_free());
+}

@@ -35,6 +35,8 @@ impl LaunchPath {
         }
         self.gate().count_all();
         self.gate().close();
+        drop(control);
+        self.release_deferred();
         true
     }
 
@@ -65,6 +67,8 @@ impl LaunchPath {
         let mut control = lock(&self.gates.control);
         control.is_released = true;
         self.gate().open();
+        drop(control);
+        self.release_deferred();
     }
 
     /// Moves the queue to another gate: its scheduler was replaced, and with it the page that holds the gates.
@@ -83,5 +87,7 @@ impl LaunchPath {
             self.assume_busy();
         }
         old.retire();
+        drop(control);
+        self.release_deferred();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::LaunchPath;
 use super::device_state::{Call, DeviceState, DeviceWord, Event, Target};
-use crate::gate::{Epoch, Gate};
+use crate::gate::{BusyEnd, Epoch, Gate};
 use crate::hal::HalError;
 use crate::level::{Level, LevelRequest};
 use crate::sync::{Mutex, fence_for_loom, lock};
@@ -67,6 +67,9 @@ impl LaunchPath {
                 self.hw.preempts_by_time_slice(),
                 self.hw.accepts_launches_while_stopped(),
             );
+            if target.is_stop {
+                self.release_deferred();
+            }
             let transition = before.next(Event::Target(target));
             if transition.gives_order {
                 self.hw.order_changed(transition.state.order);
@@ -111,14 +114,25 @@ impl LaunchPath {
 
     /// Marks the queue idle if nothing was launched since the epoch. Returns whether the queue is idle.
     pub(super) fn mark_idle(&self, gate: &Gate, epoch: Epoch) -> bool {
-        let is_idle = gate.mark_idle(epoch, &*self.link);
+        let end = self.end_busy_period(gate, epoch);
+        match end {
+            BusyEnd::Reported => self.link.notify(),
+            BusyEnd::Unreported => self.end_unreported(gate),
+            BusyEnd::AlreadyIdle | BusyEnd::StillBusy => {}
+        }
+        end != BusyEnd::StillBusy
+    }
+
+    /// As [`LaunchPath::mark_idle`]. The caller notifies the scheduler, or accounts for what was not reported.
+    pub(super) fn end_busy_period(&self, gate: &Gate, epoch: Epoch) -> BusyEnd {
+        let end = gate.mark_idle_without_notification(epoch);
         // The epoch is written first and the device's state is read second; the enforcing thread stores the state first and
         // reads the epoch second. SeqCst on both sides: one of the two threads reports that there is no work.
         fence_for_loom();
-        if is_idle && self.device.state.load().is_ordered_to_stop() {
+        if end != BusyEnd::StillBusy && self.device.state.load().is_ordered_to_stop() {
             self.report_work();
         }
-        is_idle
+        end
     }
 
     /// Reports to the device whether the queue has work. Called after each change of that while the queue is stopped.

@@ -8,7 +8,7 @@
 //! That a queue is sync-bound is reported at once: the scheduler evicts the other tasks meanwhile.
 
 use super::LaunchPath;
-use crate::gate::{Epoch, Gate, Order};
+use crate::gate::{BusyEnd, Epoch, Gate, Order};
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::time::Nanos;
 
@@ -19,6 +19,10 @@ const SHORT_GAPS_EXPECTED: u64 = 3;
 /// How long `poll_idle` relies on a thread that synchronizes with the queue to mark it idle. Bounded, because a default
 /// stream synchronizes with other streams too, which may be stopped until this queue is found idle.
 const SYNC_WAITER_TIMEOUT: Nanos = Nanos::from_millis(10);
+
+/// How often a thread of a leader tries to take a lock that other threads hold for less than 1 us while they run: for some
+/// microseconds. To give up at once would report an idle gap, for which evicted tasks would resume.
+const LOCK_ATTEMPTS: u32 = if cfg!(loom) { 1 } else { 1_000 };
 
 /// Decides which idle gaps are reported.
 #[derive(Default)]
@@ -47,6 +51,14 @@ struct Gaps {
 
 const _: () = assert!(SHORT_GAPS_EXPECTED < 4, "the counts have two bits");
 
+/// What the end of a gap shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GapEnd {
+    pub(super) is_short: bool,
+    /// Whether the queue is sync-bound, if that is known.
+    pub(super) is_sync_bound: Option<bool>,
+}
+
 impl Gaps {
     const fn pack(self) -> u64 {
         self.since.0 << 4 | self.unreported << 2 | self.short
@@ -56,15 +68,17 @@ impl Gaps {
         Self { since: Nanos(word >> 4), unreported: word >> 2 & 3, short: word & 3 }
     }
 
-    /// The gap ends at `now`. Returns whether the queue is sync-bound, if that is known.
-    fn end(self, now: Nanos) -> (Self, Option<bool>) {
+    /// The gap ends at `now`.
+    fn end(self, now: Nanos) -> (Self, GapEnd) {
         if now - self.since <= SHORT_GAP {
             let one_more = |count: u64| SHORT_GAPS_EXPECTED.min(count + 1);
             let (unreported, short) = (one_more(self.unreported), one_more(self.short));
-            (Self { since: Nanos::ZERO, unreported, short }, (short == SHORT_GAPS_EXPECTED).then_some(true))
+            let is_sync_bound = (short == SHORT_GAPS_EXPECTED).then_some(true);
+            (Self { since: Nanos::ZERO, unreported, short }, GapEnd { is_short: true, is_sync_bound })
         } else {
             // The work before this gap decides, until the work that begins now has shown itself.
-            (Self::default(), Some(self.short == SHORT_GAPS_EXPECTED))
+            let is_sync_bound = Some(self.short == SHORT_GAPS_EXPECTED);
+            (Self::default(), GapEnd { is_short: false, is_sync_bound })
         }
     }
 }
@@ -87,25 +101,34 @@ impl IdleGapFilter {
         }
     }
 
-    /// The queue has work again. Returns whether it is sync-bound, if a gap ended and that is known.
+    /// The queue has work again. Returns what the gap shows, if one has ended.
     #[inline]
-    pub(super) fn end_gap(&self) -> Option<bool> {
+    pub(super) fn end_gap(&self) -> Option<GapEnd> {
         let gaps = self.load();
-        if gaps.since == Nanos::ZERO { None } else { self.end_gap_of(gaps) }
+        if gaps.since == Nanos::ZERO { None } else { Some(self.end_gap_of(gaps)) }
     }
 
-    fn end_gap_of(&self, gaps: Gaps) -> Option<bool> {
-        let (after, is_sync_bound) = gaps.end(Nanos::now());
+    fn end_gap_of(&self, gaps: Gaps) -> GapEnd {
+        let (after, end) = gaps.end(Nanos::now());
         self.replace(gaps, after);
-        is_sync_bound
+        end
     }
 
     fn is_next_gap_short(&self) -> bool {
         self.load().unreported >= SHORT_GAPS_EXPECTED
     }
 
-    fn defer(&self, gate: &Gate, epoch: Epoch) {
-        *lock(&self.deferred_idle) = Some((std::ptr::from_ref(gate).addr(), epoch));
+    /// Defers the report. Returns false if the watcher or an enforcer thread keeps the lock: that thread is not running, and a
+    /// thread of a leader must not wait for it.
+    fn defer(&self, gate: &Gate, epoch: Epoch) -> bool {
+        for _ in 0..LOCK_ATTEMPTS {
+            if let Ok(mut deferred_idle) = self.deferred_idle.try_lock() {
+                *deferred_idle = Some((std::ptr::from_ref(gate).addr(), epoch));
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
     }
 
     /// Whether the report of this idle state was deferred. The caller reports it now.
@@ -140,19 +163,33 @@ impl IdleGapFilter {
 impl LaunchPath {
     /// A thread of the program has waited for everything that was launched before the epoch, and it has completed.
     pub(super) fn completed(&self, gate: &Gate, epoch: Epoch) {
+        self.requests.complete();
+        self.bursts_completed(gate);
         if epoch.is_idle() {
             return;
         }
         let is_leader = || gate.order() == Order::Leader;
-        if is_leader() && self.idle_gaps.is_next_gap_short() && gate.epoch() == epoch {
-            self.idle_gaps.defer(gate, epoch);
+        if is_leader()
+            && self.idle_gaps.is_next_gap_short()
+            && gate.epoch() == epoch
+            && self.idle_gaps.defer(gate, epoch)
+        {
             self.idle_gaps.begin_gap();
             // The thread that changes the order looks for deferred reports, but it may have looked before this one.
             if is_leader() {
                 return;
             }
         }
-        if self.mark_idle(gate, epoch) {
+        let end = self.end_busy_period(gate, epoch);
+        match end {
+            BusyEnd::Reported if matches!(gate.order(), Order::Leader | Order::Peer) => {
+                self.notify_as_leader(gate);
+            }
+            BusyEnd::Reported => self.link.notify(),
+            BusyEnd::Unreported => self.end_unreported(gate),
+            BusyEnd::AlreadyIdle | BusyEnd::StillBusy => {}
+        }
+        if end != BusyEnd::StillBusy {
             self.idle_gaps.begin_gap();
         }
     }
@@ -208,9 +245,10 @@ mod tests {
         let start = Nanos::from_secs(1);
         let mut gaps = Gaps::default();
         let mut gap = |length: Nanos| {
-            let (after, is_sync_bound) = Gaps { since: start, ..gaps }.end(start + length);
+            let (after, end) = Gaps { since: start, ..gaps }.end(start + length);
+            assert_eq!(end.is_short, length <= SHORT_GAP);
             gaps = after;
-            is_sync_bound
+            end.is_sync_bound
         };
         let long = SHORT_GAP + Nanos(1);
         assert_eq!(gap(SHORT_GAP), None);

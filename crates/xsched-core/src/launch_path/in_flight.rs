@@ -56,6 +56,14 @@ impl PendingUpdates {
     }
 }
 
+/// What a thread waits for that found no room in the window.
+pub(super) struct AwaitedRoom {
+    /// The marker whose completion makes room; none if other threads have reserved the whole window and not launched yet.
+    marker: Option<Marker>,
+    /// When there is room without that.
+    at: Option<Nanos>,
+}
+
 /// A marker behind everything that was launched in an epoch.
 pub(super) struct Probe {
     pub(super) epoch: Epoch,
@@ -64,9 +72,10 @@ pub(super) struct Probe {
 }
 
 impl InFlightWindow {
-    pub(super) fn new(level: Level) -> Self {
+    pub(super) fn new(level: Level, stop_distance: Nanos) -> Self {
         let mut window = Window::new(Limit::for_level(level));
         window.set_level(level);
+        window.set_stop_distance(stop_distance);
         let in_flight = InFlight { window, probe: None, failed_probes: 0, has_stop_marker: false };
         let pending = PendingUpdates { chosen_limit: None, level, resumed_at: None };
         Self {
@@ -127,7 +136,7 @@ impl LaunchPath {
         self.window.post(update);
     }
 
-    /// Reserves room in the window, or returns the marker to wait for.
+    /// Reserves room in the window, or returns what to wait for.
     ///
     /// `is_stopped`: the launch must lie behind a marker that was placed after the device was ordered to stop the queue.
     /// `marker_just_completed`: the calling thread has waited for a marker, so that the time of its completion is known.
@@ -135,13 +144,13 @@ impl LaunchPath {
         &self,
         is_stopped: bool,
         marker_just_completed: bool,
-    ) -> Result<Reservation, Option<Marker>> {
+    ) -> Result<Reservation, AwaitedRoom> {
         let mut in_flight = self.window.lock();
         if is_stopped && !in_flight.has_stop_marker && self.place_marker(&mut in_flight).is_none() {
-            return Err(None);
+            return Err(AwaitedRoom { marker: None, at: None });
         }
         in_flight.has_stop_marker = is_stopped;
-        if let Some(reservation) = in_flight.window.reserve() {
+        if let Some(reservation) = in_flight.window.reserve(Nanos::now) {
             return Ok(reservation);
         }
         let (progress, now) = (self.hw.progress(), Nanos::now());
@@ -150,18 +159,20 @@ impl LaunchPath {
         } else {
             in_flight.window.observe_late(progress, now);
         }
-        if let Some(reservation) = in_flight.window.reserve() {
+        if let Some(reservation) = in_flight.window.reserve(|| now) {
             return Ok(reservation);
         }
         if in_flight.window.oldest_marker().is_none() && in_flight.window.has_unmarked() {
             self.place_marker(&mut in_flight);
         }
-        Err(in_flight.window.oldest_marker())
+        Err(AwaitedRoom { marker: in_flight.window.oldest_marker(), at: in_flight.window.room_at() })
     }
 
-    /// Waits until a marker has completed, for at most 10 ms. Returns whether it has.
-    pub(super) fn wait_for_room(&self, marker: Option<Marker>) -> bool {
-        match marker.map(|marker| self.hw.wait(marker, ROOM_WAIT)) {
+    /// Waits until there is room, or until the marker that makes it has completed, for at most 10 ms. Returns whether the
+    /// marker has completed.
+    pub(super) fn wait_for_room(&self, awaited: &AwaitedRoom) -> bool {
+        let until_room = awaited.at.map_or(ROOM_WAIT, |at| Duration::from(at - Nanos::now()));
+        match awaited.marker.map(|marker| self.hw.wait(marker, until_room.min(ROOM_WAIT))) {
             Some(Ok(completed)) => return completed,
             // The device cannot report its progress: launching without a limit is better than blocking the program.
             Some(Err(_)) => self.window.lock().abandon(),
@@ -189,7 +200,15 @@ impl LaunchPath {
             gate.mark_busy_again(&*self.link);
             self.report_work();
         }
-        self.place_marker(&mut self.window.lock())
+        // As in `poll_idle`: a thread that is inside may launch behind the marker.
+        let (epoch, is_covered) = (gate.epoch(), !gate.is_occupied());
+        let mut in_flight = self.window.lock();
+        let marker = self.place_marker(&mut in_flight);
+        if let Some(marker) = marker.filter(|_| is_covered && !self.hw.can_mark_from_any_thread()) {
+            // The watcher thread cannot place another one: this one has to show when the queue is idle.
+            in_flight.probe = Some(Probe { epoch, marker, placed: Nanos::now() });
+        }
+        marker
     }
 
     /// Finds out without waiting whether the queue has become idle; places a marker if none covers the work.

@@ -9,6 +9,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::window::Limit;
 
 /// Records the calls of its queue.
+#[allow(clippy::struct_excessive_bools, reason = "each is a property that a device has or lacks")]
 struct RecordingDevice {
     capabilities: Capabilities,
     calls: Mutex<Vec<&'static str>>,
@@ -16,6 +17,8 @@ struct RecordingDevice {
     /// `mark` returns only once the queue was resumed, as in a driver whose queue is full.
     is_full: bool,
     rejects_preempt: bool,
+    /// Only the launching thread may mark the queue, whose markers complete at once.
+    is_marked_by_launching_thread: bool,
     marked: AtomicU64,
 }
 
@@ -40,7 +43,12 @@ impl HwQueue for RecordingDevice {
         Ok(self.marked.fetch_add(1, Ordering::SeqCst) + 1)
     }
     fn progress(&self) -> Progress {
-        Progress::default()
+        let completed =
+            if self.is_marked_by_launching_thread { self.marked.load(Ordering::SeqCst) } else { 0 };
+        Progress { marker: completed, at: None }
+    }
+    fn can_mark_from_any_thread(&self) -> bool {
+        !self.is_marked_by_launching_thread
     }
     fn accepts_launches_while_stopped(&self) -> bool {
         self.accepts_launches
@@ -80,6 +88,7 @@ fn device() -> RecordingDevice {
         accepts_launches: false,
         is_full: false,
         rejects_preempt: false,
+        is_marked_by_launching_thread: false,
         marked,
     }
 }
@@ -188,6 +197,18 @@ fn queue_with_a_marker_counts_as_busy() {
     launch_path.mark().expect("a marker");
     assert!(launch_path.gate().is_ready());
     assert_eq!(launch_path.gate().counts().passes, 0, "no launch was counted");
+}
+
+#[test]
+fn queue_that_the_watcher_cannot_mark_becomes_idle_after_a_marker_without_a_launch() {
+    let (_device, launch_path) =
+        launch_path(RecordingDevice { is_marked_by_launching_thread: true, ..device() });
+    launch_path.gate().set_order(Order::Leader);
+    launch_path.enforce().unwrap();
+    launch_path.launch(|| ());
+    launch_path.mark().expect("a marker");
+    assert!(launch_path.poll_idle());
+    assert!(!launch_path.gate().is_ready());
 }
 
 #[test]
@@ -303,4 +324,29 @@ fn queue_with_uncounted_launches_counts_as_busy() {
     assert_eq!(calls_for(Order::Drain), ["no work", "preempt"]);
     calls_for(Order::Free);
     assert_eq!(calls_for(Order::Drain), ["work", "preempt"]);
+}
+
+#[test]
+fn first_launch_without_a_decision_is_counted_and_the_next_one_does_not_wait() {
+    let (_, launch_path) = launch_path(device());
+    launch_path.gate().mark_undecided();
+    launch_path.launch(|| ());
+    // The scheduler, which was late, finds that the queue is busy.
+    assert!(launch_path.gate().is_ready());
+    assert_eq!(launch_path.gate().counts().passes, 1);
+    launch_path.launch(|| assert!(launch_path.gate().is_free()));
+    assert_eq!(launch_path.gate().counts().passes, 1);
+}
+
+#[test]
+fn first_launch_of_a_task_that_is_alone_is_not_counted() {
+    let (_, launch_path) = launch_path(device());
+    launch_path.gate().mark_undecided();
+    std::thread::scope(|scope| {
+        scope.spawn(|| launch_path.gate().mark_decided());
+        // It may time out on a machine without an idle CPU.
+        let is_decided = launch_path.gate().wait_until_decided();
+        launch_path.launch(|| ());
+        assert!(!is_decided || launch_path.gate().counts().passes == 0);
+    });
 }

@@ -1,7 +1,7 @@
 //! Everything that threads and processes synchronize with: atomics, locks, futexes, and pointers into shared memory.
 //!
-//! The gate and the launch path take these types from here and from nowhere else. A build with `--cfg loom` replaces them
-//! with loom's, so that `tests/loom_gate.rs` and `tests/loom_launch_path.rs` can explore the interleavings of their threads.
+//! The gate, the launch path and the protocol of the page take these types from here and from nowhere else. A build with `--cfg
+//! loom` replaces them with loom's, so that `tests/loom_*.rs` can explore the interleavings of their threads.
 
 mod futex;
 mod shared;
@@ -10,18 +10,18 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 pub use futex::Futex;
-pub use shared::{Movable, Shared};
+pub use shared::{Movable, Owner, Shared};
 
 #[cfg(loom)]
 pub(crate) use loom::{
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
-    sync::{Condvar, Mutex, MutexGuard},
+    sync::{Condvar, Mutex, MutexGuard, RwLock},
     thread,
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering},
-    sync::{Condvar, Mutex, MutexGuard},
+    sync::{Condvar, Mutex, MutexGuard, RwLock},
     thread,
 };
 

@@ -1,6 +1,5 @@
 //! A counted reference to a value inside an `Arc` or a mapped page.
 
-use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -8,10 +7,25 @@ use std::sync::Arc;
 
 use super::{AtomicPtr, Mutex, Ordering, fence_for_loom, lock};
 
+/// What keeps shared values alive.
+///
+/// # Safety
+/// Once `is_permanent` has returned true, the values stay valid for reads until the process ends, also after the last handle on
+/// the owner was dropped.
+pub unsafe trait Owner: Send + Sync {
+    /// Whether the values outlive their owner.
+    fn is_permanent(&self) -> bool {
+        false
+    }
+}
+
+// SAFETY: never permanent.
+unsafe impl<T: Send + Sync> Owner for Arc<T> {}
+
 /// Like `Arc<T>`, but the value may be part of a larger one, such as a slot of a shared page.
 pub struct Shared<T: 'static> {
     value: NonNull<T>,
-    owner: Arc<dyn Any + Send + Sync>,
+    owner: Arc<dyn Owner>,
 }
 
 impl<T> Shared<T> {
@@ -20,7 +34,7 @@ impl<T> Shared<T> {
     /// # Safety
     /// `value` must stay valid for reads through `&T` for as long as `owner` (or a clone of it) lives.
     #[must_use]
-    pub unsafe fn inside(value: NonNull<T>, owner: Arc<dyn Any + Send + Sync>) -> Self {
+    pub unsafe fn inside(value: NonNull<T>, owner: Arc<dyn Owner>) -> Self {
         Self { value, owner }
     }
 }
@@ -35,7 +49,7 @@ impl<T> Shared<T> {
 
 impl<T: Send + Sync> From<Arc<T>> for Shared<T> {
     fn from(owner: Arc<T>) -> Self {
-        Self { value: NonNull::from(&*owner), owner }
+        Self { value: NonNull::from(&*owner), owner: Arc::new(owner) }
     }
 }
 
@@ -55,10 +69,11 @@ impl<T> Deref for Shared<T> {
     }
 }
 
-/// A reference that can be redirected to another value while threads use it. Every value that it has pointed to lives as long
-/// as the reference, so that a thread that read a former value can still use it.
+/// A reference that can be redirected to another value while threads use it. Every value that it has pointed to stays valid as
+/// long as the reference lives, so that a thread that read a former value can still use it.
 pub struct Movable<T: 'static> {
     current: AtomicPtr<T>,
+    /// Every value that it has pointed to, except those that are permanent.
     all: Mutex<Vec<Shared<T>>>,
 }
 
@@ -73,7 +88,8 @@ impl<T: Send + Sync> Movable<T> {
     #[must_use]
     #[inline]
     pub fn get(&self) -> &T {
-        // SAFETY: `current` is always the address of a value in `all`, which only grows: the value lives as long as `self`.
+        // SAFETY: `current` is always the address of a value that was added to `all`. Only `redirect` removes values from there,
+        // and only permanent ones: the value is valid as long as `self` lives.
         // SeqCst, with the store in `redirect`: a thread that was counted at the old gate and then reads `current` either sees
         // the new gate, or is counted before the moving thread reads the old gate's count.
         unsafe { &*self.current.load(Ordering::SeqCst) }
@@ -85,6 +101,8 @@ impl<T: Send + Sync> Movable<T> {
         let address = next.value.as_ptr();
         let before = self.current.load(Ordering::SeqCst);
         let before = all.iter().find(|former| former.value.as_ptr() == before).cloned();
+        // Threads may still use them, which needs no handle. Without this the list grows with every redirection.
+        all.retain(|former| !former.owner.is_permanent());
         // The value may be a former one.
         if !all.iter().any(|former| former.value == next.value) {
             all.push(next);
