@@ -6,7 +6,7 @@ pub mod policies;
 mod policy;
 mod scheduler;
 
-pub use pipeline::{Dependency, Pipeline, Snapshot, TaskStatus, Transition};
-pub use policies::{GrantMode, Needs, POLICIES, PolicyInfo, UnknownPolicy};
+pub use pipeline::{Dependency, JobId, LaunchedWork, Pipeline, Snapshot, TaskStatus, Transition};
+pub use policies::{GrantMode, Needs, POLICIES, PolicyInfo, Selection, UnknownPolicy};
 pub use policy::{Decision, Grant, Params, Policy, Scope, TaskView};
 pub use scheduler::Scheduler;

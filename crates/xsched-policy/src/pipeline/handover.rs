@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Without it both would be on the device for a time that is charged to one of them, and each would slow the other down. A
-//! leader does not wait: it preempts by itself.
+//! leader does not wait: it preempts by itself. While it runs, the wait is interrupted, and the times before and after
+//! count together: otherwise a leader with a request every 10 ms would keep the next task waiting without a bound.
 
 use xsched_core::{DeviceId, Nanos, Order, ProcessId};
 
@@ -21,8 +22,17 @@ const MAX_DRAIN: Nanos = Nanos::from_millis(15);
 /// The handovers in progress.
 #[derive(Debug, Default)]
 pub(super) struct Handover {
-    /// Devices where a task waits for another to drain, and since when.
-    waiting_since: Vec<(DeviceId, Nanos)>,
+    waits: Vec<Wait>,
+}
+
+/// A device where a task waits for another to drain.
+#[derive(Debug)]
+struct Wait {
+    device: DeviceId,
+    /// When the wait began or was last resumed. None while a leader runs.
+    since: Option<Nanos>,
+    /// How long it lasted before that.
+    before: Nanos,
 }
 
 impl Handover {
@@ -36,15 +46,22 @@ impl Handover {
             task.ready && starts && leaving.has_other_than(task.process)
         };
         if !(0..tasks.orders.len()).any(|index| waits(tasks, index)) {
-            self.waiting_since.retain(|(device, _)| *device != tasks.device);
+            if tasks.has_leader() {
+                self.interrupt(tasks.device, now);
+            } else {
+                self.end(tasks.device);
+            }
             return;
         }
-        let deadline = self.waiting_since(tasks.device, now) + MAX_DRAIN;
-        if now >= deadline {
-            self.waiting_since.retain(|(device, _)| *device != tasks.device);
+        let waited = self.time_waited(tasks.device, now);
+        if waited >= MAX_DRAIN {
+            self.end(tasks.device);
+            for memory in tasks.memory.iter_mut() {
+                memory.is_overdue |= memory.transition == Transition::Leaving;
+            }
             return;
         }
-        wake_up.at(deadline);
+        wake_up.at(now + (MAX_DRAIN - waited));
         for index in 0..tasks.orders.len() {
             if waits(tasks, index) {
                 tasks.orders[index] = Order::Drain;
@@ -52,18 +69,29 @@ impl Handover {
         }
     }
 
-    fn waiting_since(&mut self, device: DeviceId, now: Nanos) -> Nanos {
-        if let Some((_, since)) = self.waiting_since.iter().find(|(waiting, _)| *waiting == device) {
-            return *since;
+    /// How long the wait on a device has lasted. It begins now if there is none.
+    fn time_waited(&mut self, device: DeviceId, now: Nanos) -> Nanos {
+        let place = self.waits.iter().position(|wait| wait.device == device).unwrap_or_else(|| {
+            self.waits.push(Wait { device, since: None, before: Nanos::ZERO });
+            self.waits.len() - 1
+        });
+        let wait = &mut self.waits[place];
+        wait.before + (now - *wait.since.get_or_insert(now))
+    }
+
+    fn interrupt(&mut self, device: DeviceId, now: Nanos) {
+        if let Some(wait) = self.waits.iter_mut().find(|wait| wait.device == device) {
+            wait.before += wait.since.take().map_or(Nanos::ZERO, |since| now - since);
         }
-        self.waiting_since.push((device, now));
-        now
+    }
+
+    fn end(&mut self, device: DeviceId) {
+        self.waits.retain(|wait| wait.device != device);
     }
 
     /// Forgets devices without tasks.
     pub(super) fn forget_absent(&mut self, views: &[TaskView]) {
-        self.waiting_since
-            .retain(|(device, _)| views.binary_search_by_key(device, |task| task.device).is_ok());
+        self.waits.retain(|wait| views.binary_search_by_key(&wait.device, |task| task.device).is_ok());
     }
 }
 
@@ -76,6 +104,7 @@ fn set_transitions(now: Nanos, tasks: &mut DeviceTasks) {
         }
         let was_released = memory.released_at.is_some_and(|at| now < at + MAX_DRAIN);
         let is_drained = tasks.statuses[index].is_drained;
+        memory.is_overdue &= tasks.orders[index].stops() && !is_drained;
         memory.transition = match tasks.views[index].ready {
             true if drains && !is_drained => Transition::Leaving,
             true if !drains && was_released && is_drained => Transition::Arriving,
@@ -84,7 +113,7 @@ fn set_transitions(now: Nanos, tasks: &mut DeviceTasks) {
     }
 }
 
-/// The processes with a task that is leaving the device.
+/// The processes with a task that is leaving the device, and that the next task waits for.
 #[derive(Clone, Copy, PartialEq)]
 enum Leaving {
     None,
@@ -95,7 +124,7 @@ enum Leaving {
 impl Leaving {
     fn find(tasks: &DeviceTasks) -> Self {
         let leaves = |(task, memory): (&TaskView, &super::TaskMemory)| {
-            (memory.transition == Transition::Leaving).then_some(task.process)
+            (memory.transition == Transition::Leaving && !memory.is_overdue).then_some(task.process)
         };
         let mut processes = tasks.views.iter().zip(tasks.memory.iter()).filter_map(leaves);
         match processes.next() {
@@ -118,7 +147,7 @@ impl Leaving {
 mod tests {
     use super::super::tests::{Device, task};
     use super::*;
-    use Order::{Drain, Leader, Throttled};
+    use Order::{Drain, Leader, Throttled, Yield};
 
     /// Orders of the tasks `(before, wanted, has drained)` after this stage, at `ms`.
     fn orders(handover: &mut Handover, ms: u64, tasks: &[(u32, Order, Order, bool)]) -> Vec<Order> {
@@ -151,6 +180,44 @@ mod tests {
         let done = [(1, Drain, Drain, true), (2, Throttled, Throttled, false)];
         assert_eq!(orders(&mut handover, 26, &done), [Drain, Throttled]);
         assert_eq!(orders(&mut handover, 27, &stuck), [Drain, Drain]);
+    }
+
+    #[test]
+    fn leader_that_runs_from_time_to_time_does_not_extend_the_wait() {
+        let mut handover = Handover::default();
+        let waits = [(1, Drain, Drain, false), (2, Drain, Throttled, true), (3, Leader, Drain, true)];
+        let leads = [(1, Drain, Yield, false), (2, Drain, Yield, true), (3, Leader, Leader, true)];
+        assert_eq!(orders(&mut handover, 10, &waits), [Drain, Drain, Drain]);
+        assert_eq!(orders(&mut handover, 18, &leads), [Yield, Yield, Leader]);
+        assert_eq!(orders(&mut handover, 30, &waits), [Drain, Drain, Drain], "8 ms have passed");
+        assert_eq!(orders(&mut handover, 36, &waits), [Drain, Drain, Drain]);
+        assert_eq!(orders(&mut handover, 37, &waits), [Drain, Throttled, Drain]);
+    }
+
+    #[test]
+    fn task_that_did_not_drain_in_time_is_waited_for_again_after_it_has_run() {
+        let mut device = Device::new([task(1, 1), task(2, 2)]);
+        let mut handover = Handover::default();
+        let mut next = |ms, wanted: [Order; 2], drained| {
+            device.orders = wanted.to_vec();
+            device.statuses[0].is_drained = drained;
+            handover.wait_for_drain(Nanos::from_millis(ms), &mut device.tasks(), &mut WakeUp::default());
+            for (memory, order) in device.memory.iter_mut().zip(&device.orders) {
+                memory.order = *order;
+            }
+            device.orders.clone()
+        };
+        next(0, [Throttled, Drain], false);
+        assert_eq!(next(10, [Drain, Throttled], false), [Drain, Drain]);
+        assert_eq!(next(25, [Drain, Throttled], false), [Drain, Throttled]);
+        // A leader runs for 1 ms.
+        next(30, [Yield, Yield], false);
+        assert_eq!(next(31, [Drain, Throttled], false), [Drain, Throttled], "it was waited for");
+        next(40, [Throttled, Drain], false);
+        assert_eq!(next(50, [Drain, Throttled], false), [Drain, Drain]);
+        assert_eq!(next(65, [Drain, Throttled], false), [Drain, Throttled]);
+        next(70, [Yield, Yield], true);
+        assert_eq!(next(71, [Drain, Throttled], false), [Drain, Drain], "it has drained meanwhile");
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl IdleGap {
     }
 }
 
-/// Sets which tasks count as ready: those that have work or are in a short gap, and are not suspended.
+/// Sets which tasks count as ready: those that have work or are in a short gap, and are neither suspended nor stalled.
 pub(super) fn set_ready(
     now: Nanos,
     views: &mut [TaskView],
@@ -59,7 +59,8 @@ pub(super) fn set_ready(
 ) {
     for ((view, status), memory) in views.iter_mut().zip(statuses).zip(memory) {
         let gap_end = memory.gap.observe(status.has_work, now);
-        view.ready = (status.has_work || gap_end.is_some()) && !status.is_suspended;
+        let can_run = !status.is_suspended && !status.is_stalled;
+        view.ready = (status.has_work || gap_end.is_some()) && can_run;
         view.in_gap = view.ready && !status.has_work;
         if let Some(end) = gap_end {
             wake_up.at(end);

@@ -1,15 +1,19 @@
 //! The decision pipeline: from a snapshot of all tasks to one order for each.
 //!
 //! ```text
-//!   Snapshot ─► idle_gaps ──► policy ──► inheritance ─► precedence ─► time_slices ─► eviction ─► handover ─► orders
-//!               which tasks   a grant    tasks that a   grants        one process    how held    the next
-//!               count as      for each   running task   become        at a time if   tasks       task starts
-//!               ready         task       waits for run  orders        exclusive      leave       after a drain
+//!   Snapshot ─► idle_gaps ──► policy ◄─► jobs ──► inheritance ─► precedence ─► time_slices ─► eviction ─► handover ─► orders
+//!               which tasks   a grant    a job    tasks that a   grants        one process    how held    the next
+//!               count as      for each   runs on  running task   become        at a time if   tasks       task starts
+//!               ready         task       all its  waits for run  orders        exclusive      leave       after a drain
+//!                                        devices
+//!                                        or none
 //! ```
 //!
 //! It is a pure function of its inputs and its own memory: it reads no clock, takes no lock, does no I/O and touches no
 //! shared page. The service, the local scheduler and the simulator fill a [`Snapshot`], call [`Pipeline::plan`] and carry
 //! out the orders, so that nothing below a policy decides differently in one of them.
+//!
+//! Last, `unscheduled` gives tasks beside an unscheduled program an ordinary time slice.
 //!
 //! Stages from precedence on look at one device at a time. A round allocates only while tasks come or go.
 
@@ -17,18 +21,23 @@ mod eviction;
 mod handover;
 mod idle_gaps;
 mod inheritance;
+mod jobs;
 mod precedence;
 mod time_slices;
+mod unscheduled;
 
-use xsched_core::{DeviceId, Nanos, Order, TaskId};
+use xsched_core::{DeviceId, Nanos, Order, ProcessId, TaskId};
 
 use self::handover::Handover;
 use self::idle_gaps::IdleGap;
 use self::inheritance::Inheritance;
+use self::jobs::Jobs;
 use self::time_slices::TimeSlices;
 use crate::ledger::Ledger;
-use crate::policies::GrantMode;
+use crate::policies::{GrantMode, Selection};
 use crate::{Decision, Params, PolicyInfo, Scheduler, TaskView};
+
+pub use self::jobs::JobId;
 
 /// What the pipeline needs to know about one task beside what its policy sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,10 +47,31 @@ pub struct TaskStatus {
     pub has_work: bool,
     /// A user suspended it: it is held, and has no work as far as the policy knows.
     pub is_suspended: bool,
+    /// Its process does not run, so it makes no progress: it has no work as far as the policy knows, and other tasks are not held
+    /// for it.
+    pub is_stalled: bool,
     /// Waits for each small piece of the work that it has now.
     pub is_sync_bound: bool,
     /// The device runs nothing of the work it has, as its process reports after an order to drain.
     pub is_drained: bool,
+    /// The job that it is a member of: its members are held and resumed together.
+    pub job: Option<JobId>,
+    /// An unscheduled program keeps its device busy: with a short time slice it would starve.
+    pub has_unscheduled_neighbor: bool,
+    /// Whether a device that was ordered to stop it completes work that was launched.
+    pub launched_work: LaunchedWork,
+}
+
+/// Whether a device that was ordered to stop a task completes work that the task has launched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LaunchedWork {
+    /// There is none, or the device stops in the middle of it: level 3.
+    #[default]
+    Stops,
+    /// The device stops behind the command that it has begun, if it has begun one: level 2.
+    MayContinue,
+    /// The device completes all of it: level 1.
+    Continues,
 }
 
 /// One task waits for work of another. Both are indices into the snapshot.
@@ -99,9 +129,13 @@ struct TaskMemory {
     /// The order of the last round.
     order: Order,
     transition: Transition,
+    /// It did not drain in time. The next task does not wait for it again until it has drained or run.
+    is_overdue: bool,
     /// When it was last released after a drain.
     released_at: Option<Nanos>,
     gap: IdleGap,
+    /// Its job is blocked, and its peers run until its launched work has completed.
+    is_awaited: bool,
 }
 
 /// Where a task is: devices ascend, and ids ascend within each.
@@ -124,6 +158,8 @@ struct DeviceTasks<'a> {
     statuses: &'a [TaskStatus],
     orders: &'a mut [Order],
     memory: &'a mut [TaskMemory],
+    /// The jobs of all devices, and the index of this device's first task in the snapshot; none without jobs.
+    jobs: Option<(&'a Jobs, usize)>,
 }
 
 impl DeviceTasks<'_> {
@@ -135,6 +171,23 @@ impl DeviceTasks<'_> {
     fn has_leader(&self) -> bool {
         (0..self.orders.len()).any(|index| self.leads(index))
     }
+
+    /// Whether a task runs only because launched work of its job waits for it. It has no time slice.
+    fn completes_peers(&self, index: usize) -> bool {
+        self.jobs.is_some_and(|(jobs, first)| jobs.completes_peers()[first + index])
+    }
+
+    /// The process that a task shares its time slice with: its own, or the first of its job.
+    fn slice_process(&self, index: usize) -> ProcessId {
+        let first = self.jobs.and_then(|(jobs, first)| jobs.first_process(first + index));
+        first.unwrap_or(self.views[index].process)
+    }
+
+    /// Whether a job or a process other than the task's has the time slice. None if jobs do not share this device.
+    fn loses_slice(&self, index: usize) -> Option<bool> {
+        let (jobs, first) = self.jobs?;
+        jobs.loses_slice(self.device, first + index, self.views[index].process)
+    }
 }
 
 /// A policy and all stages that turn its grants into orders.
@@ -142,6 +195,7 @@ pub struct Pipeline {
     scheduler: Scheduler,
     decision: Decision,
     memory: Ledger<TaskKey, TaskMemory>,
+    jobs: Jobs,
     inheritance: Inheritance,
     time_slices: TimeSlices,
     handover: Handover,
@@ -156,6 +210,7 @@ impl Pipeline {
             scheduler: Scheduler::new(policy),
             decision: Decision::default(),
             memory: Ledger::default(),
+            jobs: Jobs::default(),
             inheritance: Inheritance::default(),
             time_slices: TimeSlices::default(),
             handover: Handover::default(),
@@ -198,12 +253,19 @@ impl Pipeline {
         let memory = self.memory.align(keys, TaskMemory::default());
         idle_gaps::set_ready(now, views, statuses, memory, &mut wake_up);
 
-        self.scheduler.decide(now, views, &mut self.decision);
-        if let Some(at) = self.decision.next_look() {
-            wake_up.at(at);
+        let has_jobs = self.jobs.find(views, statuses);
+        if has_jobs {
+            let policy = (&mut self.scheduler, &mut self.decision);
+            self.jobs.decide(now, (views, statuses), memory, policy, &mut wake_up);
+        } else {
+            self.scheduler.decide(now, views, &mut self.decision);
+            if let Some(at) = self.decision.next_look() {
+                wake_up.at(at);
+            }
         }
+        let grants = if has_jobs { self.jobs.grants() } else { self.decision.grants() };
 
-        let runs = self.inheritance.extend(self.decision.grants(), dependencies);
+        let runs = self.inheritance.extend(grants, dependencies);
         let policy = self.scheduler.policy();
         self.orders.clear();
         self.orders.resize(views.len(), Order::Free);
@@ -217,22 +279,28 @@ impl Pipeline {
                 statuses: &statuses[range.clone()],
                 orders: &mut self.orders[range.clone()],
                 memory: &mut memory[range.clone()],
+                jobs: None,
             };
-            let grants = &self.decision.grants()[range.clone()];
             precedence::order(
                 &mut tasks,
-                grants,
-                &runs[range],
+                &grants[range.clone()],
+                &runs[range.clone()],
                 precedence::is_alone(policy.scope, views, together),
             );
+            if has_jobs {
+                tasks.jobs = Some((&self.jobs, range.start));
+            }
             match policy.grant_mode {
                 GrantMode::Exclusive if !tasks.has_leader() => {
                     self.time_slices.run_one_process(now, &mut tasks, &mut wake_up);
                 }
                 GrantMode::Exclusive | GrantMode::Concurrent => self.time_slices.pause(tasks.device, now),
             }
-            eviction::choose_stop_orders(&mut tasks);
+            let is_exclusive = policy.grant_mode == GrantMode::Exclusive;
+            let holds_lower_precedence = is_exclusive && policy.selection == Selection::Precedence;
+            eviction::choose_stop_orders(&mut tasks, holds_lower_precedence);
             self.handover.wait_for_drain(now, &mut tasks, &mut wake_up);
+            unscheduled::use_ordinary_time_slices(&mut tasks);
         }
         for (memory, order) in memory.iter_mut().zip(&self.orders) {
             memory.order = *order;

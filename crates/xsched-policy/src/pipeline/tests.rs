@@ -37,7 +37,7 @@ impl Device {
 
     pub(super) fn tasks(&mut self) -> DeviceTasks<'_> {
         let Self { views, statuses, orders, memory } = self;
-        DeviceTasks { device: DEVICE, views, statuses, orders, memory }
+        DeviceTasks { device: DEVICE, views, statuses, orders, memory, jobs: None }
     }
 }
 
@@ -85,12 +85,12 @@ fn exclusive_grants_run_one_throttled_process_at_a_time() {
     let mut snapshot = busy(&[10, 0, 0, 0]);
     snapshot.statuses[0].has_work = false;
     assert_eq!(plan(&mut priority, ms(0), &mut snapshot), [Leader, Throttled, Drain, Drain]);
-    assert_eq!(plan(&mut priority, ms(49), &mut snapshot), [Leader, Throttled, Drain, Drain]);
+    assert_eq!(plan(&mut priority, ms(199), &mut snapshot), [Leader, Throttled, Drain, Drain]);
     // The process with the next slice waits for the drain of the previous one.
-    assert_eq!(plan(&mut priority, ms(50), &mut snapshot), [Leader, Drain, Drain, Drain]);
-    assert_eq!(plan(&mut priority, ms(51), &mut snapshot), [Leader, Drain, Throttled, Drain]);
+    assert_eq!(plan(&mut priority, ms(200), &mut snapshot), [Leader, Drain, Drain, Drain]);
+    assert_eq!(plan(&mut priority, ms(201), &mut snapshot), [Leader, Drain, Throttled, Drain]);
     snapshot.statuses[0].has_work = true;
-    assert_eq!(plan(&mut priority, ms(52), &mut snapshot), [Leader, Drain, Yield, Drain]);
+    assert_eq!(plan(&mut priority, ms(202), &mut snapshot), [Leader, Drain, Yield, Drain]);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn wake_up_is_the_earliest_of_all_stages() {
         priority.plan(at, &mut snapshot)
     };
     assert_eq!(wake_up(ms(0), true), None);
-    assert_eq!(wake_up(ms(1), false), Some(ms(51)), "the end of the first slice");
+    assert_eq!(wake_up(ms(1), false), Some(ms(201)), "the end of the first slice");
     let back = ms(1) + Nanos::from_micros(400);
     assert_eq!(wake_up(back, true), None);
     let idle = back + Nanos::from_micros(100);

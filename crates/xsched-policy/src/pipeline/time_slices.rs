@@ -1,7 +1,7 @@
 //! Time slices: of several throttled processes on a device one runs at a time, if the policy's grants are exclusive.
 //!
 //! ```text
-//!   A ████████            ████            a slice ends after 50 ms, or when its holder has no work;
+//!   A ████████            ████            a slice ends after 200 ms, or when its holder has no work;
 //!   B         ████████        ████        the process that has had least is next
 //!   C                     ██      ██      a process that was idle and is a slice behind the holder need not wait for the
 //!                                         end of the holder's slice
@@ -17,9 +17,9 @@ use xsched_core::{DeviceId, Nanos, Order, ProcessId};
 use super::{DeviceTasks, WakeUp};
 use crate::TaskView;
 
-/// How long one of several throttled processes has the device. Long against the cost of a context switch, short against what
-/// users notice.
-const SLICE: Nanos = Nanos::from_millis(50);
+/// How long one of several throttled processes has the device. Long against the change from one process to the next. A process
+/// that is idle at times does not wait for the end of a slice.
+const SLICE: Nanos = Nanos::from_millis(200);
 /// How long it has the device at least while it has work, whichever process becomes ready.
 const MIN_SLICE: Nanos = Nanos::from_millis(10);
 
@@ -62,14 +62,27 @@ pub(super) struct TimeSlices {
 impl TimeSlices {
     /// Lets one of several throttled processes run, and orders the tasks of the rest to drain.
     pub(super) fn run_one_process(&mut self, now: Nanos, tasks: &mut DeviceTasks, wake_up: &mut WakeUp) {
-        let throttled = (0..tasks.orders.len())
-            .filter(|&index| tasks.views[index].ready && tasks.orders[index] == Order::Throttled);
-        let contenders = throttled.map(|index| (tasks.views[index].process, tasks.statuses[index].has_work));
+        let is_throttled = |tasks: &DeviceTasks, index: usize| {
+            tasks.orders[index] == Order::Throttled && !tasks.completes_peers(index)
+        };
+        if (0..tasks.orders.len()).any(|index| tasks.loses_slice(index).is_some()) {
+            // Jobs share this device: the slice was decided for all their devices together.
+            self.pause(tasks.device, now);
+            for index in 0..tasks.orders.len() {
+                if is_throttled(tasks, index) && tasks.loses_slice(index) == Some(true) {
+                    tasks.orders[index] = Order::Drain;
+                }
+            }
+            return;
+        }
+        let throttled =
+            (0..tasks.orders.len()).filter(|&index| tasks.views[index].ready && is_throttled(tasks, index));
+        let contenders = throttled.map(|index| (tasks.slice_process(index), tasks.statuses[index].has_work));
         let Some(holder) = self.holder(now, tasks.device, contenders, wake_up) else { return };
         // Tasks without work too: they must not start while another process has the slice.
-        for (task, order) in tasks.views.iter().zip(tasks.orders.iter_mut()) {
-            if *order == Order::Throttled && task.process != holder {
-                *order = Order::Drain;
+        for index in 0..tasks.orders.len() {
+            if is_throttled(tasks, index) && tasks.slice_process(index) != holder {
+                tasks.orders[index] = Order::Drain;
             }
         }
     }
@@ -231,21 +244,21 @@ mod tests {
     fn slices_go_round_and_new_processes_do_not_shorten_the_running_one() {
         let mut slices = TimeSlices::default();
         assert_eq!(holder(&mut slices, &[5, 9, 5], 0), Some(5));
-        assert_eq!(holder(&mut slices, &[3, 5, 9], 49), Some(5));
-        assert_eq!(holder(&mut slices, &[3, 5, 9], 50), Some(9));
-        assert_eq!(holder(&mut slices, &[3, 5, 9], 100), Some(3));
-        assert_eq!(holder(&mut slices, &[5, 9], 101), Some(5), "a process without work loses its slice");
+        assert_eq!(holder(&mut slices, &[3, 5, 9], 199), Some(5));
+        assert_eq!(holder(&mut slices, &[3, 5, 9], 200), Some(9));
+        assert_eq!(holder(&mut slices, &[3, 5, 9], 400), Some(3));
+        assert_eq!(holder(&mut slices, &[5, 9], 401), Some(5), "a process without work loses its slice");
     }
 
     #[test]
     fn process_that_was_idle_for_1_ms_has_lost_its_slice() {
         let mut slices = TimeSlices::default();
-        let fifty = Some(Nanos::from_millis(50));
-        assert_eq!(holder_and_wake_up(&mut slices, &[5, 9], 0), (Some(5), fifty));
+        let end = Some(SLICE);
+        assert_eq!(holder_and_wake_up(&mut slices, &[5, 9], 0), (Some(5), end));
         assert_eq!(holder_and_wake_up(&mut slices, &[9], 30), (Some(9), None), "5 has no work");
         assert_eq!(holder(&mut slices, &[5, 9], 31), Some(9));
-        assert_eq!(holder(&mut slices, &[5, 9], 79), Some(9));
-        assert_eq!(holder(&mut slices, &[5, 9], 80), Some(5));
+        assert_eq!(holder(&mut slices, &[5, 9], 229), Some(9));
+        assert_eq!(holder(&mut slices, &[5, 9], 230), Some(5));
         assert_eq!(holder(&mut slices, &[], 81), None);
     }
 
@@ -284,7 +297,7 @@ mod tests {
         let pieces = used[5] / 2;
         assert!(pieces > 500, "{pieces} pieces of 2 ms in 10 s");
         assert!(waited / pieces <= 10, "it waits for {} ms each time", waited / pieces);
-        assert!(used[4].abs_diff(used[6]) <= 60, "4 and 6 are equals: {used:?}");
+        assert!(used[4].abs_diff(used[6]) <= 240, "4 and 6 are equals: {used:?}");
     }
 
     #[test]
@@ -307,7 +320,7 @@ mod tests {
         let kept = (first..first + 1_000)
             .take_while(|ms| holder(&mut slices, &[4, 5], 30_000 + ms) == Some(5))
             .count();
-        assert!((50..=100).contains(&kept), "for {kept} ms");
+        assert!((200..=400).contains(&kept), "for {kept} ms");
     }
 
     #[test]

@@ -13,7 +13,7 @@
 use xsched_core::{Nanos, Priority};
 
 use super::hpf::by_priority;
-use crate::{Decision, GrantMode, Needs, Policy, PolicyInfo, Scope, TaskView};
+use crate::{Decision, GrantMode, Needs, Policy, PolicyInfo, Scope, Selection, TaskView};
 
 /// Its entry in the table of policies.
 pub(super) const POLICY: PolicyInfo = PolicyInfo {
@@ -23,6 +23,7 @@ pub(super) const POLICY: PolicyInfo = PolicyInfo {
     scope: Scope::Device,
     work_conserving: true,
     grant_mode: GrantMode::Exclusive,
+    selection: Selection::Precedence,
     needs: Needs::FOCUS,
     summary: "tasks of the process with the focused window run, the rest while it is idle",
     make: || Box::new(ActiveWindowFirst),

@@ -20,7 +20,7 @@ use xsched_core::{Nanos, Priority, TaskId};
 use super::up::entities_of_tasks;
 use super::weighted_slices::{Entity, SliceLengths, WeightedSlices};
 use crate::ledger::Meter;
-use crate::{Decision, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, TaskView};
+use crate::{Decision, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, Selection, TaskView};
 
 /// Its entry in the table of policies.
 pub(super) const POLICY: PolicyInfo = PolicyInfo {
@@ -30,6 +30,7 @@ pub(super) const POLICY: PolicyInfo = PolicyInfo {
     scope: Scope::Device,
     work_conserving: true,
     grant_mode: GrantMode::Exclusive,
+    selection: Selection::Rotation,
     needs: Needs::NOTHING,
     summary: "the ready task with the smallest virtual runtime runs",
     make: || Box::<CompletelyFair>::default(),

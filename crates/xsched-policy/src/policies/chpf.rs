@@ -16,7 +16,7 @@ use xsched_core::{Nanos, Priority};
 
 use super::awf::unless_never;
 use super::hpf::by_priority;
-use crate::{Decision, GrantMode, Needs, Policy, PolicyInfo, Scope, TaskView};
+use crate::{Decision, GrantMode, Needs, Policy, PolicyInfo, Scope, Selection, TaskView};
 
 /// Its entry in the table of policies.
 pub(super) const POLICY: PolicyInfo = PolicyInfo {
@@ -26,6 +26,7 @@ pub(super) const POLICY: PolicyInfo = PolicyInfo {
     scope: Scope::Device,
     work_conserving: true,
     grant_mode: GrantMode::Exclusive,
+    selection: Selection::Precedence,
     needs: Needs::NICE,
     summary: "the ready tasks of the process with the lowest CPU nice value run",
     make: || Box::new(LowestNiceFirst),

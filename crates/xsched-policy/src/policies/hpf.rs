@@ -18,7 +18,7 @@
 
 use xsched_core::{Nanos, Priority};
 
-use crate::{Decision, Grant, GrantMode, Needs, Policy, PolicyInfo, Scope, TaskView};
+use crate::{Decision, Grant, GrantMode, Needs, Policy, PolicyInfo, Scope, Selection, TaskView};
 
 /// Its entry in the table of policies.
 pub(super) const POLICY: PolicyInfo = PolicyInfo {
@@ -28,7 +28,8 @@ pub(super) const POLICY: PolicyInfo = PolicyInfo {
     scope: Scope::Device,
     work_conserving: true,
     grant_mode: GrantMode::Exclusive,
-    needs: Needs::NOTHING,
+    selection: Selection::Precedence,
+    needs: Needs::HINTS,
     summary: "only the ready tasks of the highest ready priority run",
     make: || Box::new(HighestPriorityFirst),
 };

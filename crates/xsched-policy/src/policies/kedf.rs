@@ -19,7 +19,7 @@
 
 use xsched_core::{Nanos, Priority};
 
-use crate::{Decision, Grant, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, TaskView};
+use crate::{Decision, Grant, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, Selection, TaskView};
 
 /// Its entry in the table of policies.
 pub(super) const POLICY: PolicyInfo = PolicyInfo {
@@ -29,6 +29,7 @@ pub(super) const POLICY: PolicyInfo = PolicyInfo {
     scope: Scope::Device,
     work_conserving: true,
     grant_mode: GrantMode::Concurrent,
+    selection: Selection::Precedence,
     needs: Needs::NOTHING,
     summary: "the k ready tasks with the earliest deadlines run",
     make: || Box::<EarliestDeadlineFirst>::default(),

@@ -15,7 +15,7 @@
 
 use xsched_core::{Nanos, Priority, TaskId};
 
-use crate::{Decision, Grant, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, TaskView};
+use crate::{Decision, Grant, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, Selection, TaskView};
 
 /// Its entry in the table of policies.
 pub(super) const POLICY: PolicyInfo = PolicyInfo {
@@ -25,6 +25,7 @@ pub(super) const POLICY: PolicyInfo = PolicyInfo {
     scope: Scope::Device,
     work_conserving: true,
     grant_mode: GrantMode::Exclusive,
+    selection: Selection::Rotation,
     needs: Needs::NOTHING,
     summary: "each time slice goes to a task drawn by its share",
     make: || Box::<Lottery>::default(),

@@ -19,7 +19,7 @@ use xsched_core::{Nanos, Priority, TaskId};
 
 use super::weighted_slices::DECISIONS_PER_TIMESLICE;
 use crate::ledger::{Ledger, Meter};
-use crate::{Decision, Grant, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, TaskView};
+use crate::{Decision, Grant, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, Selection, TaskView};
 
 /// Its entry in the table of policies.
 pub(super) const POLICY: PolicyInfo = PolicyInfo {
@@ -29,6 +29,7 @@ pub(super) const POLICY: PolicyInfo = PolicyInfo {
     scope: Scope::Device,
     work_conserving: true,
     grant_mode: GrantMode::Exclusive,
+    selection: Selection::Rotation,
     needs: Needs::NOTHING,
     summary: "short work first: using up a slice demotes, waiting promotes",
     make: || Box::<MultiLevelFeedback>::default(),

@@ -11,10 +11,20 @@ use crate::{Policy, Scope};
 /// Unthrottled tasks run together under both: no other task preempts them, so they share the device as it shares itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantMode {
-    /// The policy does not decide between them. The pipeline runs one process at a time, in time slices of 50 ms.
+    /// The policy does not decide between them. The pipeline runs one process at a time, in time slices of 200 ms.
     Exclusive,
     /// The policy chose each of them: they run together.
     Concurrent,
+}
+
+/// How a policy selects the tasks that run, which determines when a job that spans devices runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// By an order of tasks: a task is held only while tasks that precede it have work. Deciding twice at the same time with
+    /// fewer ready tasks changes no later decision: the policy remembers nothing about tasks.
+    Precedence,
+    /// In rotation: each task is held from time to time, at different times on different devices.
+    Rotation,
 }
 
 /// What the service finds out about processes only for policies that use it.
@@ -24,15 +34,20 @@ pub struct Needs {
     pub nice: bool,
     /// The process whose window has the focus, in [`TaskView::focused`](crate::TaskView::focused).
     pub focus: bool,
+    /// When a task that may start at once becomes busy and idle, also where the device preempts the other tasks for it by
+    /// time slice.
+    pub leader_reports: bool,
 }
 
 impl Needs {
-    /// Nothing.
-    pub const NOTHING: Self = Self { nice: false, focus: false };
+    /// The hints of the tasks, and which tasks are ready.
+    pub const NOTHING: Self = Self { nice: false, focus: false, leader_reports: true };
+    /// The hints of the tasks alone: a leader that is busy changes only which tasks of lower precedence are held.
+    pub const HINTS: Self = Self { leader_reports: false, ..Self::NOTHING };
     /// CPU nice values.
-    pub const NICE: Self = Self { nice: true, focus: false };
+    pub const NICE: Self = Self { nice: true, ..Self::NOTHING };
     /// The focused window.
-    pub const FOCUS: Self = Self { nice: false, focus: true };
+    pub const FOCUS: Self = Self { focus: true, ..Self::NOTHING };
 }
 
 /// One policy as users and programs name it.
@@ -50,6 +65,8 @@ pub struct PolicyInfo {
     pub work_conserving: bool,
     /// What it means that several throttled processes are granted the same device.
     pub grant_mode: GrantMode,
+    /// How the policy selects the tasks that run.
+    pub selection: Selection,
     /// What the policy has to be shown beside hints and device time.
     pub needs: Needs,
     /// Its rule in one line.

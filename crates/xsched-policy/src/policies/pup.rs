@@ -17,7 +17,7 @@ use xsched_core::{Nanos, ProcessId};
 use super::up::demand;
 use super::weighted_slices::{Demand, Entity, SliceDecision, SliceLengths, WeightedSlices};
 use crate::ledger::Meter;
-use crate::{Decision, Grant, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, TaskView};
+use crate::{Decision, Grant, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, Selection, TaskView};
 
 /// Its entry in the table of policies.
 pub(super) const POLICY: PolicyInfo = PolicyInfo {
@@ -27,6 +27,7 @@ pub(super) const POLICY: PolicyInfo = PolicyInfo {
     scope: Scope::Device,
     work_conserving: true,
     grant_mode: GrantMode::Exclusive,
+    selection: Selection::Rotation,
     needs: Needs::NOTHING,
     summary: "time slices in proportion to the shares of processes",
     make: || Box::<ProcessUtilizationPartition>::default(),

@@ -20,7 +20,7 @@ use xsched_core::{Nanos, ProcessId};
 use super::pup::Processes;
 use super::weighted_slices::{DECISIONS_PER_TIMESLICE, Demand, SliceLengths, WeightedSlices, to_nanos};
 use crate::ledger::Ledger;
-use crate::{Decision, Grant, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, TaskView};
+use crate::{Decision, Grant, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, Selection, TaskView};
 
 /// Its entry in the table of policies.
 pub(super) const POLICY: PolicyInfo = PolicyInfo {
@@ -30,6 +30,7 @@ pub(super) const POLICY: PolicyInfo = PolicyInfo {
     scope: Scope::Device,
     work_conserving: false,
     grant_mode: GrantMode::Exclusive,
+    selection: Selection::Rotation,
     needs: Needs::NOTHING,
     summary: "no process has more than its share, even if the device is idle",
     make: || Box::<StrictProcessUtilizationPartition>::default(),

@@ -18,7 +18,7 @@ use xsched_core::{Nanos, Priority, TaskId};
 
 use super::weighted_slices::{Demand, Entity, SliceLengths, WeightedSlices};
 use crate::ledger::Meter;
-use crate::{Decision, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, TaskView};
+use crate::{Decision, GrantMode, Needs, Params, Policy, PolicyInfo, Scope, Selection, TaskView};
 
 /// Its entry in the table of policies.
 pub(super) const POLICY: PolicyInfo = PolicyInfo {
@@ -28,6 +28,7 @@ pub(super) const POLICY: PolicyInfo = PolicyInfo {
     scope: Scope::Device,
     work_conserving: true,
     grant_mode: GrantMode::Exclusive,
+    selection: Selection::Rotation,
     needs: Needs::NOTHING,
     summary: "time slices in proportion to the shares of tasks",
     make: || Box::<UtilizationPartition>::default(),
