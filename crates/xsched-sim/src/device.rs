@@ -94,7 +94,11 @@ impl SimDevice {
     /// Opens a hardware queue.
     pub fn queue(&self) -> Result<SimQueue, SimError> {
         let mut guard = self.attachment.enter()?;
-        let id = guard.open_queue(self.attachment.context);
+        let id = guard.open_queue(self.attachment.context).or_else(|| {
+            // Queues of processes that exited without closing them, and that have no work for which they would be checked.
+            remove_dead_contexts(&mut guard, self.attachment.process);
+            guard.open_queue(self.attachment.context)
+        });
         drop(guard);
         let id = id.ok_or_else(|| SimError::TooManyQueues { device: self.attachment.config.name() })?;
         Ok(SimQueue::new(Arc::clone(&self.attachment), id))

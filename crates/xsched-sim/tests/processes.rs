@@ -81,6 +81,11 @@ fn another_process() {
             }
         }
         "call every operation" => call_every_operation(&SimDevice::open(device).unwrap()),
+        "exit with all queues open" => {
+            let device = SimDevice::open(device).unwrap();
+            let queues: Vec<_> = std::iter::from_fn(|| device.queue().ok()).collect();
+            std::mem::forget((device, queues));
+        }
         "use the inherited descriptor" => {
             let fd = std::fs::File::options().read(true).write(true).open(device).unwrap();
             let queue = SimDevice::from_fd(fd.into()).unwrap().queue().unwrap();
@@ -149,6 +154,16 @@ fn queued_work_of_a_killed_process_is_dropped() {
     let used = of_killed.fold(Nanos::ZERO, |sum, span| sum + (span.end - span.start));
     assert!(used < Nanos::from_millis(200), "{used}");
     assert!(shared.usage_of(&child).is_some_and(|usage| !usage.attached));
+}
+
+#[test]
+fn idle_queues_of_an_exited_process_are_available_again() {
+    let shared = SharedDevice::new(&Config::default());
+    let mut child = shared.start("exit with all queues open");
+    assert!(child.0.wait().unwrap().success());
+    let queue = shared.device.queue().unwrap();
+    queue.launch(Duration::from_micros(10)).unwrap();
+    queue.synchronize().unwrap();
 }
 
 #[test]

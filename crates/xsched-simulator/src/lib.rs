@@ -70,6 +70,7 @@
 //! | `command` | | a time, or one of `uniform = { min, max }`, `exponential = { mean }`, `lognormal = { median, sigma }`, `list = [...]` |
 //! | `priority`, `share`, `deadline`, `laxity = { span, lax, critical }`, `nice`, `focused` | | hints |
 
+pub mod cluster;
 mod device;
 mod domain;
 mod driver;
@@ -94,7 +95,7 @@ pub use table::{compare, table};
 use domain::{Collector, Outcome};
 use spec::DomainPlan;
 use xsched_core::Nanos;
-use xsched_policy::{Decision, Grant, GrantMode, Needs, Policy, PolicyInfo, Scope, TaskView};
+use xsched_policy::{Decision, Grant, GrantMode, Needs, Policy, PolicyInfo, Scope, Selection, TaskView};
 
 /// Latencies in nanoseconds. A quantile is off by less than 0.5 %.
 type Histogram = xsched_core::Histogram<7>;
@@ -107,6 +108,7 @@ pub static NATIVE: PolicyInfo = PolicyInfo {
     scope: Scope::Device,
     work_conserving: true,
     grant_mode: GrantMode::Concurrent,
+    selection: Selection::Precedence,
     needs: Needs::NOTHING,
     summary: "the device's own time slices",
     make: || Box::new(EveryTaskRuns),
@@ -136,8 +138,10 @@ pub struct Options<'a> {
 /// The progress of a run, for another thread to read.
 #[derive(Debug, Default)]
 pub struct Progress {
-    done: AtomicU64,
-    total: AtomicU64,
+    pub(crate) done: AtomicU64,
+    pub(crate) total: AtomicU64,
+    /// Complete runs, for a search that needs several.
+    pub(crate) runs: AtomicU64,
 }
 
 impl Progress {
@@ -148,6 +152,12 @@ impl Progress {
             0 => 0.0,
             total => self.done.load(Ordering::Relaxed) as f64 / total as f64,
         }
+    }
+
+    /// How many runs are complete.
+    #[must_use]
+    pub fn runs(&self) -> u64 {
+        self.runs.load(Ordering::Relaxed)
     }
 }
 

@@ -26,7 +26,7 @@ impl Random {
     }
 
     /// Uniform from 0 to 1, 1 excluded.
-    fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
@@ -41,7 +41,7 @@ impl Random {
         nanos(-(1.0 - self.unit()).ln() * mean as f64)
     }
 
-    fn normal(&mut self) -> f64 {
+    pub(crate) fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }

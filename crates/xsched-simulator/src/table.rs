@@ -123,12 +123,12 @@ fn device_cells(row: &DeviceReport) -> Vec<String> {
     ]
 }
 
-fn percent(part: f64) -> String {
+pub(crate) fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
 }
 
 /// A number with commas between thousands.
-fn grouped(n: u64) -> String {
+pub(crate) fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.chars().enumerate() {
@@ -141,18 +141,19 @@ fn grouped(n: u64) -> String {
 }
 
 /// Cells in columns: text left-aligned, numbers right-aligned.
-struct Table {
+pub(crate) struct Table {
     rows: Vec<Vec<String>>,
     is_text: Vec<bool>,
 }
 
 impl Table {
-    fn new(header: &[&str]) -> Self {
-        let is_text = header.iter().map(|name| ["policy", "task", "device"].contains(name)).collect();
+    pub(crate) fn new(header: &[&str]) -> Self {
+        let is_text =
+            header.iter().map(|name| ["policy", "task", "device", "sharing"].contains(name)).collect();
         Self { rows: vec![header.iter().map(|name| (*name).to_owned()).collect()], is_text }
     }
 
-    fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 }

@@ -6,8 +6,8 @@
 //!                      └─► model of the tasks ─► Driver ─► orders ──────┘
 //! ```
 //!
-//! Processes come and go, queues become busy and idle, hints, suspension, dependencies, feedback of the device, the policy
-//! and its settings change, and time passes, on several devices. The model in `model.rs` is written from the documentation of
+//! Processes come and go, queues become busy and idle, hints, suspension, jobs, dependencies, feedback of the device, the policy
+//! and its settings change, programs are stopped and continue, and time passes, on several devices. The model in `model.rs` is written from the documentation of
 //! tasks, not from the coordinator's code. Device time is an input to both sides and is taken from the coordinator.
 //!
 //! `cargo test` runs 1,000 histories; `XSCHED_HISTORIES=10000` runs more, and `XSCHED_HISTORY=17` only the one with that seed.
@@ -21,6 +21,7 @@ use xsched_core::{
     Timeslice,
 };
 use xsched_ipc::page::Dependencies;
+use xsched_ipc::protocol::JobKey;
 use xsched_ipc::{ClientId, Coordinator, Page};
 use xsched_policy::{POLICIES, Params};
 
@@ -136,7 +137,7 @@ impl History {
 
     /// Lets one random thing happen on both sides. Returns its description.
     fn event(&mut self) -> String {
-        match self.random.below(30) {
+        match self.random.below(33) {
             0..=2 => self.add_client(),
             3 if self.random.chance(2) => self.remove_client(),
             3..=7 => self.add_queue(),
@@ -149,6 +150,9 @@ impl History {
             20 => self.set_hints(),
             21 => self.change_process(),
             22 => self.change_policy(),
+            23 => self.set_jobs(),
+            24 => self.set_stalled(),
+            25 => self.set_unscheduled(),
             _ => self.pass_time(),
         }
     }
@@ -230,15 +234,17 @@ impl History {
         let (sync_bound, drained) = (self.random.chance(2), self.random.chance(2));
         let page = self.page(key.0);
         let slot = page.slot(key.1).unwrap();
-        slot.gate.set_sync_bound(sync_bound, &NoScheduler);
+        let level = u8::try_from(self.random.below(4)).unwrap();
+        slot.publish_settings(level, 0, 0);
+        let _ = slot.gate.set_sync_bound(sync_bound);
         slot.set_drained(drained);
         let queue = self.model.queue(key);
-        (queue.is_sync_bound, queue.is_drained) = (sync_bound, drained);
+        (queue.is_sync_bound, queue.is_drained, queue.level) = (sync_bound, drained, level);
         if self.random.chance(4) {
             // A program that took the scheduler for dead frees itself; the next order is written again.
             slot.gate.set_order(Order::Free);
         }
-        format!("queue {key:?} is sync-bound: {sync_bound}, drained: {drained}")
+        format!("queue {key:?} is sync-bound: {sync_bound}, drained: {drained}, level {level}")
     }
 
     /// What enforcers do: queues that were ordered to drain leave the device, and the rest are on it.
@@ -264,6 +270,38 @@ impl History {
         self.coordinator.set_hints(key.0, hints);
         self.model.set_hints(key.0, hints);
         format!("{:?} has {hints:?}", key.0)
+    }
+
+    fn set_jobs(&mut self) -> String {
+        let clients: Vec<_> = self.pages.iter().map(|(id, _)| *id).collect();
+        let Some(client) = self.random.pick(&clients) else { return "nothing".to_owned() };
+        let jobs: Vec<_> = (0..self.random.below(3)).map(|_| self.random.below(4)).collect();
+        let keys = jobs.iter().map(|job| JobKey::Name(job.to_string())).collect();
+        self.coordinator.set_jobs(client, keys, self.now);
+        self.model.set_jobs(client, jobs.clone());
+        format!("{client:?} has the jobs {jobs:?}")
+    }
+
+    fn set_unscheduled(&mut self) -> String {
+        let devices = (0..DEVICES).map(DeviceId).filter(|_| self.random.chance(2)).collect::<Vec<_>>();
+        self.coordinator.set_unscheduled(devices.iter().map(|device| (*device, 99)).collect());
+        self.model.unscheduled.clone_from(&devices);
+        format!("unscheduled processes keep {devices:?} busy")
+    }
+
+    fn set_stalled(&mut self) -> String {
+        let clients: Vec<_> = self.pages.iter().map(|(id, _)| *id).collect();
+        let Some(client) = self.random.pick(&clients) else { return "nothing".to_owned() };
+        let stalled = self.random.chance(2);
+        if stalled || self.random.chance(2) {
+            // Two checks, between which its watcher thread does not poll.
+            (0..2).for_each(|_| self.coordinator.stall_suspects(&mut Vec::new()));
+            self.coordinator.set_stopped(client, stalled);
+        } else if self.page(client).count_poll() {
+            self.coordinator.look_at(client, self.now);
+        }
+        self.model.set_stalled(client, stalled);
+        format!("{client:?} is stalled: {stalled}")
     }
 
     fn change_process(&mut self) -> String {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use xsched_core::{DeviceId, Hints, Nanos, Order, ProcessId, Task, TaskId};
 use xsched_ipc::ClientId;
 use xsched_ipc::page::Dependencies;
-use xsched_policy::{Dependency, Params, PolicyInfo, TaskStatus, TaskView};
+use xsched_policy::{Dependency, JobId, LaunchedWork, Params, PolicyInfo, TaskStatus, TaskView};
 use xsched_simulator::Driver;
 
 use crate::QueueKey;
@@ -13,6 +13,7 @@ use crate::QueueKey;
 struct ModelClient {
     process: ProcessId,
     hints: Hints,
+    jobs: Vec<u64>,
 }
 
 /// A queue as its process sees it.
@@ -22,6 +23,7 @@ pub(crate) struct ModelQueue {
     pub(crate) has_work: bool,
     pub(crate) is_sync_bound: bool,
     pub(crate) is_drained: bool,
+    pub(crate) level: u8,
     pub(crate) dependencies: Dependencies,
 }
 
@@ -46,6 +48,10 @@ pub(crate) struct Model {
     last_task: u64,
     nice: BTreeMap<ProcessId, i8>,
     suspended: Vec<ProcessId>,
+    /// Devices that unscheduled processes keep busy.
+    pub(crate) unscheduled: Vec<DeviceId>,
+    /// Clients whose process does not run.
+    stalled: Vec<ClientId>,
 }
 
 impl Model {
@@ -60,6 +66,8 @@ impl Model {
             last_task: 0,
             nice: BTreeMap::new(),
             suspended: Vec::new(),
+            unscheduled: Vec::new(),
+            stalled: Vec::new(),
         }
     }
 
@@ -85,7 +93,7 @@ impl Model {
     }
 
     pub(crate) fn add_client(&mut self, id: ClientId, process: ProcessId, hints: Hints) {
-        self.clients.insert(id, ModelClient { process, hints });
+        self.clients.insert(id, ModelClient { process, hints, jobs: Vec::new() });
     }
 
     pub(crate) fn remove_client(&mut self, id: ClientId) {
@@ -93,6 +101,7 @@ impl Model {
             self.remove_queue(key);
         }
         let process = self.clients.remove(&id).unwrap().process;
+        self.stalled.retain(|client| *client != id);
         if !self.has_process(process) {
             self.nice.remove(&process);
             self.suspended.retain(|other| *other != process);
@@ -111,6 +120,7 @@ impl Model {
             has_work: false,
             is_sync_bound: false,
             is_drained: false,
+            level: 0,
             dependencies: Dependencies::NONE,
         };
         self.queues.insert(key, queue);
@@ -156,10 +166,38 @@ impl Model {
         self.remove_task_without_queues(old);
     }
 
+    pub(crate) fn set_jobs(&mut self, client: ClientId, jobs: Vec<u64>) {
+        self.clients.get_mut(&client).unwrap().jobs = jobs;
+    }
+
+    /// The job of a process: the first of all clients that it reaches through jobs in common and through processes.
+    fn job_of(&self, process: ProcessId) -> Option<JobId> {
+        let with_jobs = || self.clients.iter().filter(|(_, client)| !client.jobs.is_empty());
+        let mut reached: Vec<ClientId> =
+            with_jobs().filter(|(_, client)| client.process == process).map(|(id, _)| *id).collect();
+        loop {
+            let is_linked = |a: &ModelClient, b: &ModelClient| {
+                a.process == b.process || a.jobs.iter().any(|job| b.jobs.contains(job))
+            };
+            let next = with_jobs().find(|(id, client)| {
+                !reached.contains(id) && reached.iter().any(|other| is_linked(client, &self.clients[other]))
+            });
+            match next {
+                Some((id, _)) => reached.push(*id),
+                None => return reached.iter().min().map(|first| JobId(first.number())),
+            }
+        }
+    }
+
     pub(crate) fn set_nice(&mut self, process: ProcessId, nice: i8) {
         if self.has_process(process) {
             self.nice.insert(process, nice);
         }
+    }
+
+    pub(crate) fn set_stalled(&mut self, client: ClientId, stalled: bool) {
+        self.stalled.retain(|other| *other != client);
+        self.stalled.extend(stalled.then_some(client));
     }
 
     pub(crate) fn set_suspended(&mut self, process: ProcessId, suspended: bool) {
@@ -190,6 +228,11 @@ impl Model {
 
     fn update_task(&mut self, index: usize, now: Nanos, measured: &[Task]) {
         let id = self.driver.tasks()[index].id;
+        let job = self.job_of(self.tasks[&id].process);
+        let device = self.tasks[&id].device;
+        let on_device = self.queues.values().filter(|queue| self.tasks[&queue.task].device == device);
+        let has_unscheduled_neighbor =
+            self.unscheduled.contains(&device) && on_device.clone().all(|queue| queue.level >= 3);
         let task = self.tasks.get_mut(&id).unwrap();
         let queues = || self.queues.values().filter(|queue| queue.task == id);
         let busy = || queues().filter(|queue| queue.has_work);
@@ -209,8 +252,19 @@ impl Model {
         *status = TaskStatus {
             has_work: task.has_work,
             is_suspended: self.suspended.contains(&task.process),
+            is_stalled: self.stalled.iter().any(|client| self.clients[client].process == task.process),
             is_sync_bound: busy().any(|queue| queue.is_sync_bound),
             is_drained: busy().all(|queue| queue.is_drained),
+            job,
+            has_unscheduled_neighbor,
+            launched_work: busy()
+                .map(|queue| match queue.level {
+                    0 | 1 => LaunchedWork::Continues,
+                    2 => LaunchedWork::MayContinue,
+                    _ => LaunchedWork::Stops,
+                })
+                .max()
+                .unwrap_or_default(),
         };
     }
 
