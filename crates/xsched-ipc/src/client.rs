@@ -2,19 +2,19 @@
 
 use std::sync::{Arc, Mutex};
 
-use xsched_core::{DeviceId, Hints, HwQueue, LevelError, LevelRequest, SchedulerLink as _, Wait};
+use xsched_core::{
+    Deferral, DeviceId, Hints, HwQueue, LevelError, LevelRequest, Nanos, SchedulerLink as _, Wait,
+};
 use xsched_policy::{Params, PolicyInfo};
 
 use crate::hinting::{self, HintFailure};
 use crate::local::Membership;
 use crate::notifier::Notifier;
 use crate::page::{Page, PageError, SLOTS};
-use crate::protocol::{HintRequest, Request};
+use crate::protocol::{HintRequest, JobKey, Request};
 use crate::scheduled_process::{ScheduledProcess, SchedulerEndpoint, lock};
 use crate::scheduled_queue::ScheduledQueue;
 use crate::service_link::{ClientInfo, ServiceLink};
-
-pub use crate::scheduled_process::SCHEDULER_HEARTBEAT_TIMEOUT;
 
 /// Why a queue is not scheduled.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub struct Client {
 }
 
 struct ClientState {
-    /// The process has had a queue: a scheduler is bound as soon as it is selected.
+    /// The process has had a queue or has allocated device memory: a scheduler is bound as soon as it is selected.
     is_started: bool,
     selected: SelectedScheduler,
     /// The local scheduler, once it was started. It is kept: the process may select it again.
@@ -203,16 +203,44 @@ impl Client {
         }
     }
 
-    /// Puts a hardware queue under the scheduler's control. The first call waits up to 100 ms for the service.
+    /// Sets what identifies the jobs of this process: its tasks are held and resumed together with those of the other members.
+    /// It is sent to every later scheduler too.
+    pub fn set_jobs(&self, keys: Vec<JobKey>) {
+        if !self.process.set_jobs(keys.clone()) {
+            return;
+        }
+        match &self.process.binding().endpoint {
+            SchedulerEndpoint::Local(member) => member.set_jobs(keys),
+            SchedulerEndpoint::Service(connection) => connection.post(&Request::Jobs(keys)),
+            SchedulerEndpoint::Notifier(_) | SchedulerEndpoint::None => {}
+        }
+    }
+
+    /// Puts a hardware queue under the scheduler's control. The first call waits up to 100 ms for the service, and the first
+    /// launch of each queue up to [`xsched_core::FIRST_ORDER_TIMEOUT`] for the scheduler's first order.
     pub fn join(&self, hw: Arc<dyn HwQueue>, level: LevelRequest) -> Result<Arc<ScheduledQueue>, JoinError> {
         hw.capabilities().negotiate(level)?;
         self.start()?;
         let device = hw.device();
-        let queue =
-            self.process.add_queue(device, |page| ScheduledQueue::new(&self.process, page, hw, level))?;
+        let queue = self
+            .process
+            .add_queue(device, |binding| ScheduledQueue::new(&self.process, binding, hw, level))?;
         self.process.threads().ensure_enforcer(&self.process, device)?;
         self.process.notify();
         Ok(queue)
+    }
+
+    /// Connects to the service now, if it schedules this process, and not only with the first queue: it may limit the device memory
+    /// that the process is about to allocate. Waits up to 100 ms.
+    pub fn connect_to_service(&self) {
+        let is_due = {
+            let state = lock(&self.state);
+            !state.is_started && matches!(state.selected, SelectedScheduler::Service(_))
+        };
+        // Without a thread the process runs unscheduled, which its first queue reports.
+        if is_due {
+            let _ = self.start();
+        }
     }
 
     fn start(&self) -> std::io::Result<()> {
@@ -224,7 +252,7 @@ impl Client {
         self.bind_selected(&state).inspect_err(|_| state.is_started = false)
     }
 
-    /// Binds the process to the selected scheduler, if it has had a queue.
+    /// Binds the process to the selected scheduler, if it was started.
     fn bind_selected(&self, state: &ClientState) -> std::io::Result<()> {
         if !state.is_started {
             return Ok(());
@@ -239,6 +267,7 @@ impl Client {
                 let old = process.binding();
                 process.bind_to(member.page(), SchedulerEndpoint::Local(Arc::clone(member)), || true);
                 process.disconnect(&old);
+                member.set_jobs(process.jobs());
                 for (slot, hint_request) in
                     process.queues().iter().filter_map(|queue| queue.own_hint_request())
                 {
@@ -273,17 +302,27 @@ impl Client {
         self.process.tracks_dependencies()
     }
 
-    /// Has the watcher poll soon, if a queue may have become idle.
-    pub fn poll_soon(&self) {
+    /// Has the watcher poll soon, if a queue may have become idle. A thread has waited since `begun` for work of one of the queues.
+    pub fn poll_soon(&self, begun: Nanos) {
         let queues = self.process.queues();
+        for queue in &queues {
+            queue.launch_path().waited(begun);
+        }
         // `count` and not `any`: every queue has to be marked.
         if queues.iter().filter(|queue| queue.launch_path().may_have_become_idle()).count() > 0 {
             self.process.poll_now();
         }
     }
 
+    /// The deferred launches of the process.
+    #[must_use]
+    pub fn deferral(&self) -> &Deferral {
+        self.process.deferral_handle()
+    }
+
     /// Frees every queue and leaves the scheduler for good. Call this when the process is about to exit.
     pub fn shut_down(&self) {
+        self.deferral().set_slack(Nanos::ZERO);
         let mut state = lock(&self.state);
         state.stop_service_link();
         state.selected = SelectedScheduler::None;
@@ -291,6 +330,7 @@ impl Client {
             local.release();
         }
         self.process.on_scheduler_lost();
+        self.process.end_sampling();
     }
 
     /// Leaves the page and the connection to the parent. Call this in a child after fork, before anything else. It takes no

@@ -14,57 +14,85 @@
 
 mod account;
 mod events;
+mod first_orders;
+mod jobs;
 mod program;
 mod report;
 mod snapshot;
+mod stalls;
+mod unscheduled;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use xsched_core::{Hints, Nanos, Order, Process, ProcessId, QueueId, Task, TaskTable};
+use xsched_core::{DeviceId, Hints, Nanos, Order, Process, ProcessId, QueueId, Task, TaskTable};
 use xsched_policy::{Params, Pipeline, PolicyInfo, Snapshot};
 
 use self::account::Account;
+use self::jobs::Jobs;
 use self::program::{Program, Queue};
 use crate::page::Page;
 use crate::protocol::{Event, EventKind, TaskState};
 
+pub use self::program::ProgramGrant;
 pub use self::report::{QueueReport, TaskReport};
+pub use self::stalls::STALL_CHECK_INTERVAL;
 
 /// A program that is being scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClientId(u32);
+pub struct ClientId(u64);
+
+impl ClientId {
+    /// A number that no other program of this coordinator has.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
 
 /// How often held programs see a sign of life of the scheduler. Well below the time after which a program takes the scheduler
 /// for dead.
 const HEARTBEAT_INTERVAL: Nanos = Nanos::from_millis(20);
 
-/// How many queues of one user are scheduled; those beyond run unscheduled.
-pub const QUEUES_PER_USER: usize = 8_192;
-
 /// How many queues of one program can have hints of their own.
 pub const OWN_TASKS_PER_PROGRAM: usize = 64;
 
 /// All scheduled programs and the pipeline that decides for them.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about what the next round has to do")]
 pub struct Coordinator {
     pipeline: Pipeline,
     /// In ascending order of id.
     programs: Vec<Program>,
     table: TaskTable,
-    last_client: u32,
+    last_client: u64,
     /// What is counted about each task, in the order of the table's tasks.
     accounts: Vec<Account>,
     /// Tasks or queues came or went since the accounts were aligned with the tasks.
     needs_alignment: bool,
     /// What a queue reports about its work or the device has changed since it was collected for its task.
     feedback_changed: bool,
+    /// The first launch of some queue may wait for the scheduler's decision about that queue.
+    has_undecided: bool,
+    /// Which leaders need not report their work may have changed since it was written.
+    permission_changed: bool,
+    /// The jobs of all processes, and when their keys have changed since they were joined.
+    jobs: Jobs,
+    jobs_changed_at: Option<Nanos>,
     suspended: Vec<ProcessId>,
+    /// Processes whose grant is suspended, whatever their own state.
+    suspended_with_grant: HashSet<ProcessId>,
+    /// Devices that an unscheduled process keeps busy, and that process.
+    unscheduled: Vec<(DeviceId, u32)>,
     /// How many queues each user has.
     queues_by_user: HashMap<u32, usize>,
+    /// How many queues a user may have, if that is limited.
+    queue_limits: HashMap<u32, usize>,
     last_round: Nanos,
     /// When all pages were last read.
     last_full_read: Nanos,
     last_heartbeat: Nanos,
+    /// When the samples of free tasks were last read.
+    samples_read_at: Nanos,
     snapshot: Snapshot,
     /// Orders to write: indices of program and queue.
     changes: Vec<(usize, usize)>,
@@ -86,11 +114,19 @@ impl Coordinator {
             accounts: Vec::new(),
             needs_alignment: false,
             feedback_changed: false,
+            has_undecided: false,
+            permission_changed: false,
+            jobs: Jobs::default(),
+            jobs_changed_at: None,
             suspended: Vec::new(),
+            suspended_with_grant: HashSet::new(),
+            unscheduled: Vec::new(),
             queues_by_user: HashMap::new(),
+            queue_limits: HashMap::new(),
             last_round: Nanos::ZERO,
             last_full_read: Nanos::ZERO,
             last_heartbeat: Nanos::ZERO,
+            samples_read_at: Nanos::ZERO,
             snapshot: Snapshot::default(),
             changes: Vec::new(),
             rounds: 0,
@@ -113,6 +149,11 @@ impl Coordinator {
         id
     }
 
+    /// Limits how many queues of a user are scheduled; those beyond run unscheduled.
+    pub fn set_queue_limit(&mut self, user: u32, queues: usize) {
+        self.queue_limits.insert(user, queues);
+    }
+
     /// Removes a program that has exited. Its tasks are gone from the next round on.
     pub fn remove_client(&mut self, id: ClientId) {
         let Some(place) = self.place_of(id) else { return };
@@ -126,8 +167,12 @@ impl Coordinator {
         }
         if !self.programs.iter().any(|other| other.process.id == process) {
             self.suspended.retain(|other| *other != process);
+            self.suspended_with_grant.remove(&process);
         }
         self.needs_alignment = true;
+        if program.has_job_key() {
+            self.jobs_changed_at = Some(Nanos::now());
+        }
     }
 
     fn place_of(&self, id: ClientId) -> Option<usize> {
@@ -211,6 +256,16 @@ impl Coordinator {
         self.needs_alignment = true;
     }
 
+    /// Suspends or resumes a process together with its grant. It runs only if neither it nor its grant is suspended.
+    pub fn set_suspended_with_grant(&mut self, process: ProcessId, is_suspended: bool) {
+        let has_changed = if is_suspended {
+            self.suspended_with_grant.insert(process)
+        } else {
+            self.suspended_with_grant.remove(&process)
+        };
+        self.needs_alignment |= has_changed;
+    }
+
     /// The policy in force.
     #[must_use]
     pub fn policy(&self) -> &'static PolicyInfo {
@@ -220,6 +275,7 @@ impl Coordinator {
     /// Changes the policy.
     pub fn set_policy(&mut self, policy: &'static PolicyInfo) {
         self.pipeline.set_policy(policy);
+        self.permission_changed = true;
     }
 
     /// Changes the policy's settings.
@@ -271,12 +327,16 @@ impl Coordinator {
     /// Frees all queues: the scheduler is about to end.
     pub fn release_all(&mut self) {
         for program in self.programs.drain(..) {
-            program.page.used_slots().for_each(|(_, slot)| slot.gate.set_order(Order::Free));
+            for (_, slot) in program.page.used_slots() {
+                slot.gate.set_order(Order::Free);
+                slot.gate.mark_decided();
+            }
             program.page.orders().bump();
         }
         self.table = TaskTable::default();
         self.accounts.clear();
         self.suspended.clear();
+        self.suspended_with_grant.clear();
         self.queues_by_user.clear();
     }
 
@@ -286,12 +346,19 @@ impl Coordinator {
         self.last_round = now;
         for on_device in self.accounts.chunk_by_mut(|a, b| a.device == b.device) {
             let running = on_device.iter().filter(|account| account.uses_device()).count();
-            let part = Nanos(span.0 / running.max(1) as u64);
+            let mut unreported = Nanos::ZERO;
+            // Most tasks have none, and looking up each of thousands takes longer than the decision.
+            for account in on_device.iter_mut().filter(|account| account.unreported > Nanos::ZERO) {
+                let charged = account.take_unreported(span);
+                self.table.charge(account.device, account.task, charged);
+                unreported += charged;
+            }
+            let part = Nanos((span - unreported).0 / running.max(1) as u64);
             for account in on_device {
                 match account.state {
                     _ if account.uses_device() => self.table.charge(account.device, account.task, part),
                     TaskState::Held => account.held += span,
-                    TaskState::Running | TaskState::Idle | TaskState::Suspended => {}
+                    TaskState::Running | TaskState::Idle | TaskState::Suspended | TaskState::Stalled => {}
                 }
             }
         }
@@ -306,13 +373,24 @@ impl Coordinator {
             let was_held = account.order.stops();
             account.order = order;
             account.transition = self.pipeline.transition(index);
+            let was_stalled = account.state == TaskState::Stalled;
             account.set_state(self.snapshot.statuses[index].has_work, now);
+            let is_stalled = account.state == TaskState::Stalled;
+            if was_stalled != is_stalled
+                && let Some(events) = &mut self.events
+            {
+                let what = EventKind::Stalled(is_stalled);
+                events::note(events, &mut self.events_lost, now, view.into(), what);
+            }
             if was_held != order.stops()
                 && let Some(events) = &mut self.events
             {
                 let what = if was_held { EventKind::Running } else { EventKind::Held };
                 events::note(events, &mut self.events_lost, now, view.into(), what);
             }
+        }
+        for on_device in self.accounts.chunk_by_mut(|a, b| a.device == b.device) {
+            self.permission_changed |= account::find_rivals(on_device, now);
         }
         changed
     }
@@ -321,6 +399,9 @@ impl Coordinator {
     /// The programs' own threads are woken afterwards: a thread held at a gate is woken by its gate.
     fn write_orders(&mut self, orders_changed: bool, now: Nanos) {
         self.changes.clear();
+        let may_permit = std::mem::take(&mut self.permission_changed) || orders_changed;
+        let permits = may_permit && self.permits_unreported_leaders();
+        let accounts = &self.accounts;
         let orders = self.pipeline.orders();
         for (place, program) in self.programs.iter_mut().enumerate() {
             let was_read = std::mem::take(&mut program.was_read);
@@ -333,6 +414,19 @@ impl Coordinator {
                 self.programs[*place].write(*queue, orders, stopping, now);
             }
         }
+        if may_permit {
+            for program in &mut self.programs {
+                program.permit_unreported(
+                    |place| {
+                        permits
+                            && accounts[place].is_among_preemptible
+                            && !accounts[place].has_unscheduled_neighbor
+                    },
+                    |place| accounts[place].has_rival,
+                );
+            }
+        }
+        self.decide_new_queues();
         self.orders_written += self.changes.len() as u64;
         self.programs.iter_mut().for_each(Program::wake_threads);
     }
@@ -369,6 +463,10 @@ impl Coordinator {
     }
 }
 
+/// The bits of a queue's id that are its slot. The rest is its program: 2^48 programs can join before an id repeats.
+const SLOT_BITS: u32 = 16;
+const _: () = assert!(crate::page::SLOTS < 1 << SLOT_BITS);
+
 fn queue_id(client: ClientId, slot: usize) -> QueueId {
-    QueueId((u64::from(client.0) << 32) | slot as u64)
+    QueueId((client.0 << SLOT_BITS) | slot as u64)
 }

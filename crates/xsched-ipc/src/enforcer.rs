@@ -52,6 +52,8 @@ fn enforce(process: &ScheduledProcess, queues: &[Arc<ScheduledQueue>]) -> Durati
             }
         }
         launch_path.report_deferred_idle();
+        launch_path.report_unreported();
+        launch_path.notify_of_blocked_launch();
         // If the device refuses, the gate still holds the queue at level 1. The enforcer retries, because a queue that was
         // to resume must not stay stopped.
         if launch_path.enforce().is_err() {

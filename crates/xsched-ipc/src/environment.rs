@@ -1,14 +1,19 @@
-//! The environment variables of a scheduled program. Names and meaning are those of the original C++ XSched; `XSCHED_BUDGET`
-//! and `XSCHED_NAME` are new. `docs/environment.md` lists all of them.
+//! The environment variables of a scheduled program. Names and meaning are those of the original C++ XSched; `XSCHED_BUDGET`,
+//! `XSCHED_GRANT`, `XSCHED_JOB`, `XSCHED_MEMORY`, `XSCHED_MEMORY_GROUP`, `XSCHED_NAME` and `XSCHED_SLACK` are new. `docs/environment.md` lists all of them.
 //!
 //! An invalid value must not stop the program: it is ignored and reported in the log.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
-use xsched_core::{Deadline, Hints, Laxity, LevelRequest, Limit, Nanos, Priority, Share, Timeslice};
+use xsched_core::deferral::MAX_SLACK;
+use xsched_core::{
+    Deadline, Hints, Laxity, LevelRequest, Limit, Nanos, Priority, Share, Timeslice, parse_size, parse_time,
+};
 use xsched_policy::{Params, PolicyInfo};
 
+use crate::grant::validate_token;
+use crate::memory::MemoryLimit;
 use crate::protocol::HintRequest;
 
 /// The names of the variables.
@@ -27,6 +32,10 @@ pub mod name {
     pub const BATCH_SIZE: &str = "XSCHED_AUTO_XQUEUE_BATCH_SIZE";
     /// The priority.
     pub const PRIORITY: &str = "XSCHED_AUTO_XQUEUE_PRIORITY";
+    /// The job: processes of one user with the same job are held and resumed together.
+    pub const JOB: &str = "XSCHED_JOB";
+    /// The token of a grant.
+    pub const GRANT: &str = "XSCHED_GRANT";
     /// The share, in percent of the device.
     pub const SHARE: &str = "XSCHED_AUTO_XQUEUE_UTILIZATION";
     /// The time slice in microseconds, for the local scheduler.
@@ -39,6 +48,27 @@ pub mod name {
     pub const LAXITY: &str = "XSCHED_AUTO_XQUEUE_LAXITY";
     /// The in-flight window in microseconds.
     pub const BUDGET: &str = "XSCHED_BUDGET";
+    /// How long a launch of a host-bound program may be deferred.
+    pub const SLACK: &str = "XSCHED_SLACK";
+    /// The limit of device memory.
+    pub const MEMORY: &str = "XSCHED_MEMORY";
+    /// The processes for which the limit counts together: `xsched run` sets it.
+    pub const MEMORY_GROUP: &str = "XSCHED_MEMORY_GROUP";
+    /// The limit of device memory as `HAMi` names it.
+    pub const HAMI_MEMORY: &str = "CUDA_DEVICE_MEMORY_LIMIT";
+    /// The same for each device of a container. The smallest counts for all of them.
+    pub const HAMI_DEVICE_MEMORY: [&str; 8] = [
+        "CUDA_DEVICE_MEMORY_LIMIT_0",
+        "CUDA_DEVICE_MEMORY_LIMIT_1",
+        "CUDA_DEVICE_MEMORY_LIMIT_2",
+        "CUDA_DEVICE_MEMORY_LIMIT_3",
+        "CUDA_DEVICE_MEMORY_LIMIT_4",
+        "CUDA_DEVICE_MEMORY_LIMIT_5",
+        "CUDA_DEVICE_MEMORY_LIMIT_6",
+        "CUDA_DEVICE_MEMORY_LIMIT_7",
+    ];
+    /// The limit of device memory as KAI names it.
+    pub const KAI_MEMORY: &str = "GPU_MEMORY_LIMIT";
     /// The name of the program in status reports.
     pub const NAME: &str = "XSCHED_NAME";
     /// The socket of the service.
@@ -70,13 +100,23 @@ pub struct Environment {
     pub limit: Option<Limit>,
     /// The requested hints.
     pub hint_request: HintRequest,
+    /// How long a launch of a host-bound program may be deferred, if not the default.
+    pub slack: Option<Nanos>,
     /// The name of the program in status reports.
     pub name: Option<String>,
+    /// The name of the job that the program is a member of.
+    pub job: Option<String>,
+    /// The token of the grant that the program has.
+    pub grant_token: Option<String>,
+    /// The limit of device memory.
+    pub memory: Option<MemoryLimit>,
+    /// What the processes have in common for which the limit counts together.
+    pub memory_group: Option<String>,
 }
 
 impl Environment {
-    /// Parses the variables that `get` returns, and calls `on_invalid` with a message for each invalid value.
-    pub fn read(get: impl Fn(&str) -> Option<String>, on_invalid: impl FnMut(String)) -> Self {
+    /// Parses the variables that `get` returns, and calls `on_invalid` with the name and a message for each invalid value.
+    pub fn read(get: impl Fn(&str) -> Option<String>, on_invalid: impl FnMut(&'static str, String)) -> Self {
         let mut reader = Reader { get, on_invalid };
         let scheduler = reader.scheduler();
         Self {
@@ -85,7 +125,12 @@ impl Environment {
             level: reader.value(name::LEVEL, LevelRequest::from_str).unwrap_or_default(),
             limit: reader.limit(),
             hint_request: reader.hint_request(),
+            slack: reader.value(name::SLACK, parse_slack),
             name: reader.value(name::NAME, validate_name),
+            job: reader.value(name::JOB, validate_name),
+            grant_token: reader.value(name::GRANT, validate_token),
+            memory: reader.memory(),
+            memory_group: reader.value(name::MEMORY_GROUP, validate_name),
         }
     }
 
@@ -101,18 +146,26 @@ struct Reader<G, C> {
     on_invalid: C,
 }
 
-impl<G: Fn(&str) -> Option<String>, C: FnMut(String)> Reader<G, C> {
+impl<G: Fn(&str) -> Option<String>, C: FnMut(&'static str, String)> Reader<G, C> {
     /// The value of a variable, if it is set and valid.
-    fn value<T, E: Display>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
+    fn value<T, E: Display>(
+        &mut self,
+        name: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
         let text = (self.get)(name).filter(|text| !text.is_empty())?;
         let value = parse(text.trim());
         if let Err(why) = &value {
-            (self.on_invalid)(format!("{name} is ignored: {why}"));
+            (self.on_invalid)(name, format!("{name} is ignored: {why}"));
         }
         value.ok()
     }
 
-    fn number<T, E: Display>(&mut self, name: &str, check: impl FnOnce(i64) -> Result<T, E>) -> Option<i64> {
+    fn number<T, E: Display>(
+        &mut self,
+        name: &'static str,
+        check: impl FnOnce(i64) -> Result<T, E>,
+    ) -> Option<i64> {
         self.value(name, |text| {
             let number = text.parse().map_err(|_| format!("`{text}` is not a whole number"))?;
             check(number).map_err(|why| why.to_string())?;
@@ -166,6 +219,19 @@ impl<G: Fn(&str) -> Option<String>, C: FnMut(String)> Reader<G, C> {
         Limit::count(max, batch_size.unwrap_or(Limit::DEFAULT_BATCH_SIZE.min(max))).ok()
     }
 
+    /// The limit of the first variable that is set and valid.
+    fn memory(&mut self) -> Option<MemoryLimit> {
+        if let Some(limit) = self.value(name::MEMORY, MemoryLimit::from_str) {
+            return Some(limit);
+        }
+        if let Some(limit) = self.value(name::HAMI_MEMORY, MemoryLimit::from_str) {
+            return Some(limit);
+        }
+        let by_device = name::HAMI_DEVICE_MEMORY.map(|name| self.value(name, parse_size));
+        let smallest = by_device.into_iter().flatten().min().map(MemoryLimit::Bytes);
+        smallest.or_else(|| self.value(name::KAI_MEMORY, MemoryLimit::from_str))
+    }
+
     fn hint_request(&mut self) -> HintRequest {
         let priority = self.value(name::PRIORITY, Priority::from_str).map(|p| i64::from(p.get()));
         let lax = priority.unwrap_or(0);
@@ -179,6 +245,17 @@ impl<G: Fn(&str) -> Option<String>, C: FnMut(String)> Reader<G, C> {
                 .map(|us| (us, lax, critical)),
         }
     }
+}
+
+/// Parses how long a launch may be deferred.
+pub fn parse_slack(text: &str) -> Result<Nanos, String> {
+    let range =
+        || format!("slack `{text}` is out of range: allowed is 0ms (launches are not deferred) to 20ms");
+    if text.trim() == "0" {
+        return Ok(Nanos::ZERO);
+    }
+    let slack = parse_time(text).map_err(|why| if text.trim().starts_with('-') { range() } else { why })?;
+    if slack > MAX_SLACK { Err(range()) } else { Ok(slack) }
 }
 
 #[derive(Clone, Copy)]
@@ -205,10 +282,19 @@ pub fn validate_name(text: &str) -> Result<String, String> {
     if !(1..=MAX_NAME_LENGTH).contains(&length) {
         return Err(format!("a name has 1 to {MAX_NAME_LENGTH} characters, not {length}"));
     }
-    if text.chars().any(char::is_control) {
+    if text.chars().any(is_control) {
         return Err("a name has no control characters".to_owned());
     }
     Ok(text.to_owned())
+}
+
+/// Whether a character controls the terminal or the order of the text around it. Names with such characters could pass for
+/// others.
+#[must_use]
+pub fn is_control(c: char) -> bool {
+    // Marks, embeddings, overrides and isolates of bidirectional text, and separators of lines and paragraphs.
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -220,7 +306,7 @@ mod tests {
         let get = |name: &str| {
             variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).to_owned())
         };
-        let environment = Environment::read(get, |line| messages.push(line));
+        let environment = Environment::read(get, |_, line| messages.push(line));
         (environment, messages)
     }
 
@@ -258,12 +344,31 @@ mod tests {
             (name::LEVEL, "2"),
             (name::THRESHOLD, "4"),
             (name::NAME, "trainer"),
+            (name::JOB, "training"),
+            (name::GRANT, "0123456789abcdef0123456789abcdef"),
         ]);
         assert_eq!(messages, Vec::<String>::new());
         assert_eq!(environment.limit, Limit::count(4, 4).ok());
         assert_eq!(environment.hint_request.laxity, Some((700, 100, 255)));
         assert_eq!(environment.hints().priority, Priority::HIGH);
         assert_eq!(environment.name.as_deref(), Some("trainer"));
+        assert_eq!(environment.job.as_deref(), Some("training"));
+        assert_eq!(environment.grant_token.as_deref(), Some("0123456789abcdef0123456789abcdef"));
+    }
+
+    #[test]
+    fn memory_limit_is_that_of_the_first_variable_that_is_set_and_valid() {
+        let memory = |variables: &[_]| read(variables).0.memory;
+        let kai = (name::KAI_MEMORY, "4G");
+        assert_eq!(memory(&[kai]), Some(MemoryLimit::Bytes(4 << 30)));
+        let devices = [("CUDA_DEVICE_MEMORY_LIMIT_0", "3000m"), ("CUDA_DEVICE_MEMORY_LIMIT_1", "2g"), kai];
+        assert_eq!(memory(&devices), Some(MemoryLimit::Bytes(2 << 30)));
+        let hami = (name::HAMI_MEMORY, "20g");
+        assert_eq!(memory(&[hami, devices[0], kai]), Some(MemoryLimit::Bytes(20 << 30)));
+        assert_eq!(memory(&[(name::MEMORY, "50%"), hami]), Some(MemoryLimit::Percent(50)));
+        let (environment, messages) = read(&[(name::MEMORY, "120%"), hami]);
+        assert_eq!(environment.memory, Some(MemoryLimit::Bytes(20 << 30)));
+        assert!(messages[0].starts_with("XSCHED_MEMORY is ignored: `120%`"), "{messages:?}");
     }
 
     #[test]
@@ -276,12 +381,22 @@ mod tests {
             (name::BUDGET, "1"),
             (name::AUTO, "perhaps"),
             (name::NAME, "two\nlines"),
+            (name::GRANT, "short-secret"),
         ]);
         assert_eq!(environment.hint_request, HintRequest { deadline_us: Some(77), ..HintRequest::default() });
-        assert_eq!(messages.len(), 6, "{messages:?}");
+        assert_eq!(messages.len(), 7, "{messages:?}");
+        assert!(!messages.concat().contains("short-secret"), "a token is not printed");
         let about = |name: &str| messages.iter().find(|line| line.starts_with(name)).unwrap();
         assert!(about(name::PRIORITY).contains("-256 (never run) to 255"));
         assert!(about(name::SHARE).contains("`half` is not a whole number"));
         assert!(about(name::BUDGET).contains("10 us to 10 s"));
+    }
+
+    #[test]
+    fn names_have_no_control_characters_also_of_bidirectional_text() {
+        assert_eq!(validate_name("é 訓練").as_deref(), Ok("é 訓練"));
+        for text in ["a\x1bb", "a\u{202e}b", "a\u{2066}b", "a\u{200f}b", "a\u{2028}b"] {
+            assert!(validate_name(text).is_err(), "{text:?}");
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::coordinator::{ClientId, Coordinator};
 use crate::hinting::HintFailure;
 use crate::notifier::Notifier;
 use crate::page::Page;
-use crate::protocol::HintRequest;
+use crate::protocol::{HintRequest, JobKey};
 
 /// A running scheduler. Stops when dropped, and frees all queues.
 pub struct LocalScheduler {
@@ -133,6 +133,11 @@ impl Membership {
         })
     }
 
+    /// Sets the jobs of this process.
+    pub(crate) fn set_jobs(&self, keys: Vec<JobKey>) {
+        self.change_and_run_round(|coordinator| coordinator.set_jobs(self.id, keys, Nanos::now()));
+    }
+
     /// Has the scheduler read the page and write its orders before this returns.
     pub(crate) fn sync_with_scheduler(&self) {
         self.change_and_run_round(|_| ());
@@ -166,6 +171,7 @@ impl Inner {
     }
 
     fn run(&self) {
+        crate::threads::make_this_thread_prompt();
         while !self.stop.load(Ordering::SeqCst) {
             let next = self.coordinator().step(Nanos::now());
             let timeout = next.map(|at| {

@@ -6,11 +6,13 @@
 //! The labels of a task do not change while it exists. Its priority and its state change: they are values, or labels of
 //! `xsched_task_info` alone. A counter whose labels change would start a new series.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use xsched_core::{DeviceId, Nanos};
 
+use crate::grant::MAX_LABELS;
 use crate::protocol::{Reply, Status, TaskState, TaskStatus};
 use crate::socket::MAX_PACKET_SIZE;
 
@@ -133,6 +135,7 @@ pub fn render(status: &Status, counters: &Counters) -> String {
     service(&mut text, status, counters);
     decisions(&mut text, counters);
     scheduled(&mut text, status);
+    unscheduled(&mut text, status);
     tasks(&mut text, status);
     text.text
 }
@@ -181,16 +184,33 @@ fn decisions(text: &mut MetricsText, counters: &Counters) {
 
 /// The number of tasks in each state, by device.
 fn scheduled(text: &mut MetricsText, status: &Status) {
-    let mut devices: Vec<u64> = status.tasks.iter().map(|task| task.device).collect();
-    devices.sort_unstable();
-    devices.dedup();
-    text.family("xsched_tasks", "gauge", "Tasks by device and state.");
-    for device in devices {
-        for state in [TaskState::Idle, TaskState::Running, TaskState::Held, TaskState::Suspended] {
-            let here = status.tasks.iter().filter(|task| task.device == device && task.state == state);
-            let name = DeviceId(device).to_string();
-            text.sample("", &[("device", &name), ("state", state_label(state))], here.count());
+    // One pass over the tasks: there may be thousands of them, on as many devices.
+    let mut devices: BTreeMap<u64, [u32; TaskState::ALL.len()]> = BTreeMap::new();
+    for task in &status.tasks {
+        let counts = devices.entry(task.device).or_default();
+        for (count, state) in counts.iter_mut().zip(TaskState::ALL) {
+            *count += u32::from(task.state == state);
         }
+    }
+    text.family("xsched_tasks", "gauge", "Tasks by device and state.");
+    for (device, counts) in devices {
+        let name = DeviceId(device).to_string();
+        for (count, state) in counts.into_iter().zip(TaskState::ALL) {
+            text.sample("", &[("device", &name), ("state", state_label(state))], count);
+        }
+    }
+}
+
+/// The devices that unscheduled processes keep busy.
+fn unscheduled(text: &mut MetricsText, status: &Status) {
+    text.family(
+        "xsched_device_unscheduled",
+        "gauge",
+        "1 for each device that an unscheduled process keeps busy beside the tasks.",
+    );
+    let devices: BTreeSet<u64> = status.unscheduled.iter().map(|process| process.device).collect();
+    for device in devices {
+        text.sample("", &[("device", &DeviceId(device).to_string())], 1);
     }
 }
 
@@ -200,6 +220,7 @@ fn state_label(state: TaskState) -> &'static str {
         TaskState::Running => "running",
         TaskState::Held => "held",
         TaskState::Suspended => "suspended",
+        TaskState::Stalled => "stalled",
     }
 }
 
@@ -227,12 +248,24 @@ const TASK_METRICS: &[(&str, &str, &str, Value)] = &[
     (
         "xsched_task_used_seconds_total",
         "counter",
-        "Time the task was busy and allowed to run; its rate is the utilization.",
+        "Time the task was busy and allowed to run while other tasks used its device.",
         |task| Some(seconds(task.used_ns)),
+    ),
+    (
+        "xsched_task_sampled_seconds_total",
+        "counter",
+        "Time the task was busy while alone on its device, estimated from samples; if it can be sampled.",
+        |task| task.sampled_ns.map(seconds),
     ),
     ("xsched_task_held_seconds_total", "counter", "Time the task was busy and held.", |task| {
         Some(seconds(task.held_ns))
     }),
+    (
+        "xsched_task_wasted_seconds_total",
+        "counter",
+        "Time the device was idle while the task was busy and not held, estimated from samples.",
+        |task| Some(seconds(task.wasted_ns)),
+    ),
     ("xsched_task_preemptions_total", "counter", "Times the task was preempted while busy.", |task| {
         Some(task.preemptions as f64)
     }),
@@ -241,6 +274,21 @@ const TASK_METRICS: &[(&str, &str, &str, Value)] = &[
         "gauge",
         "99th percentile of the task's waits for the device, if it ever waited.",
         |task| task.wait_p99_us.map(|us| us as f64 / 1e6),
+    ),
+    (
+        "xsched_task_memory_bytes",
+        "gauge",
+        "Device memory that the task's process has allocated on its device, if it is counted.",
+        |task| task.memory_bytes.map(|bytes| bytes as f64),
+    ),
+    ("xsched_task_memory_peak_bytes", "gauge", "The most that xsched_task_memory_bytes was.", |task| {
+        task.memory_peak_bytes.map(|bytes| bytes as f64)
+    }),
+    (
+        "xsched_task_memory_limit_bytes",
+        "gauge",
+        "Device memory that the processes with the limit of the task may allocate together on its device, if it has one.",
+        |task| task.memory_limit_bytes.map(|bytes| bytes as f64),
     ),
 ];
 
@@ -262,12 +310,26 @@ fn tasks(text: &mut MetricsText, status: &Status) {
     text.family(
         "xsched_task_info",
         "gauge",
-        "The user, priority and state of the task beside the labels of all its metrics. Always 1.",
+        "The user, priority, state, kind and grant of the task beside the labels of all its metrics. Always 1.",
     );
     for (task, labels) in tasks.iter().zip(&labels) {
         let (uid, priority) = (task.uid.to_string(), task.priority.to_string());
         let mut all: Vec<(&str, &str)> = names.into_iter().zip(labels.iter().map(String::as_str)).collect();
         all.extend([("uid", uid.as_str()), ("priority", &priority), ("state", state_label(task.state))]);
+        if let Some(kind) = task.kind {
+            all.push(("kind", kind.name()));
+        }
+        if let Some(grant) = &task.grant {
+            all.push(("grant", grant));
+        }
+        // The prefix keeps them apart from the labels above, and from those that Prometheus adds: `job`, `namespace`, `pod`.
+        let grant_labels: Vec<(String, &String)> = task
+            .labels
+            .iter()
+            .take(MAX_LABELS)
+            .map(|(name, value)| (format!("label_{name}"), value))
+            .collect();
+        all.extend(grant_labels.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         text.sample("", &all, 1);
     }
     for (name, kind, help, value) in TASK_METRICS {

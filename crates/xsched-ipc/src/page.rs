@@ -1,25 +1,33 @@
 //! The page that a process shares with its scheduler. Every process has a page of its own.
 //!
 //! ```text
-//!   0     header: magic, version, size │ heartbeat, orders (scheduler writes) │ slot limit (process writes)
+//!   0     header: magic, version, size │ heartbeat, orders (scheduler writes) │ slot limit, polls (process writes)
 //!   256   slot 0: gate, device, dependencies            one slot for each queue
 //!   384   slot 1
 //!   ...
+//!   32768 memory records: device, bytes in use      one for each device
 //! ```
 //!
 //! The scheduler creates the page, seals its size and passes the descriptor to the process. It trusts nothing that a process
 //! writes: every value is defined and every index is checked, so a process that writes invalid values harms only itself.
 
+mod memory_records;
+
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
-use xsched_core::sync::{Futex, Shared};
-use xsched_core::{DeviceId, Gate, Nanos};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+use xsched_core::page_protocol::{NotificationFlag, SlotState, StallFlag};
+use xsched_core::sync::{Futex, Owner, Shared};
+use xsched_core::{DeviceId, Gate, Level, Nanos, NotDeferred};
+
+pub use self::memory_records::DeviceMemory;
+use self::memory_records::{MEMORY_RECORDS, MemoryRecord};
+use crate::sealed_memory;
 
 /// The maximum number of scheduled queues of a process.
 pub const SLOTS: usize = 254;
@@ -27,7 +35,7 @@ pub const SLOTS: usize = 254;
 /// `XSCHPAGE`, read as a little-endian number.
 const MAGIC: u64 = u64::from_le_bytes(*b"XSCHPAGE");
 /// Incremented with every change of the layout.
-const VERSION: u32 = 2;
+const VERSION: u32 = 4;
 
 /// The beginning of the page.
 #[derive(Debug)]
@@ -36,14 +44,26 @@ struct Header {
     magic: AtomicU64,
     version: AtomicU32,
     size: AtomicU32,
-    /// The time of the scheduler's last heartbeat, on the monotonic clock.
+    /// Changes with every heartbeat of the scheduler. What it holds is the scheduler's clock, which means nothing to the process.
     heartbeat: AtomicU64,
     /// Incremented whenever an order on this page has changed.
     orders: Futex,
     /// Slots from this index on have never been used.
     slot_limit: AtomicU32,
     /// The process has notified the scheduler, which has not read the page since: no further notification is needed.
-    is_notified: AtomicU32,
+    is_notified: NotificationFlag,
+    /// Incremented by the process's watcher thread whenever it polls.
+    polls: AtomicU32,
+    /// The scheduler has found that the process does not run. The process clears this when it runs.
+    is_stalled: StallFlag,
+    /// The mean time in milliseconds from one sample of a free task to the next. Zero: the process takes no samples.
+    sample_interval_ms: AtomicU32,
+    /// How many memory records the process has written.
+    memory_records: AtomicU32,
+    /// Why launches of the process are not deferred: bit n for [`NotDeferred`] n.
+    not_deferred: AtomicU32,
+    /// Estimated time that devices had no work of the process although it had some there and was allowed to run, in nanoseconds.
+    wasted_ns: AtomicU64,
 }
 
 /// The part of the page that belongs to one queue.
@@ -53,7 +73,7 @@ pub struct Slot {
     /// The gate of the queue.
     pub gate: Gate,
     device: AtomicU64,
-    in_use: AtomicU32,
+    state: SlotState,
     depends_on: [AtomicU32; 4],
     /// Published by the process for `xsched ps`; the scheduler does not use them.
     level: AtomicU32,
@@ -63,12 +83,33 @@ pub struct Slot {
     switch_cost_us: AtomicU32,
     /// The queue has the order to drain, and the device runs nothing of it any more.
     is_drained: AtomicU32,
+    /// Estimated time that the task was busy while it was free, in nanoseconds. Only one slot of each device is written. Zero in pages
+    /// of processes that take no samples, as are the next two.
+    sampled_busy_ns: AtomicU64,
+    /// How many samples were taken.
+    samples: AtomicU32,
+    /// Whether the task was busy at the last sample.
+    was_busy: AtomicU16,
+    /// The preemption levels that the device offers: bit n for level n. 0 if the process does not publish them.
+    levels: AtomicU16,
+}
+
+/// What the samples of a free task show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Samples {
+    /// Estimated time that the task was busy.
+    pub busy: Nanos,
+    /// How many samples were taken; the count wraps around.
+    pub count: u32,
+    /// Whether the task was busy at the last one.
+    pub was_busy: bool,
 }
 
 const _: () = assert!(size_of::<Header>() == 256);
 const _: () = assert!(size_of::<Slot>() == 128);
-const SIZE: usize = size_of::<Header>() + SLOTS * size_of::<Slot>();
-const _: () = assert!(SIZE == 32_768);
+const SLOTS_END: usize = size_of::<Header>() + SLOTS * size_of::<Slot>();
+const SIZE: usize = SLOTS_END + MEMORY_RECORDS * size_of::<MemoryRecord>();
+const _: () = assert!(SLOTS_END == 32_768 && SIZE == 36_864);
 
 /// In `depends_on`: the queue may depend on any queue of the process.
 const ANY: u32 = u32::MAX;
@@ -99,21 +140,31 @@ pub enum PageError {
     },
 }
 
-fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> PageError {
+pub(crate) fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> PageError {
     move |why| PageError::System { what, why }
 }
 
-/// A mapped page. Unmapped when the last reference is dropped.
+/// A mapped page. Unmapped when the last reference is dropped, unless its memory was released before.
 pub struct Page {
     base: NonNull<Header>,
     /// Kept by the scheduler that created the page. The process needs no descriptor once it has mapped the page.
     fd: Option<OwnedFd>,
+    /// A scheduler passed the page to this process, whose client alone uses this mapping.
+    is_attached: bool,
+    /// The addresses stay mapped until the process ends: see [`Page::release_memory`].
+    is_permanent: AtomicBool,
 }
 
 // SAFETY: everything behind `base` is atomics; only this value owns the mapping.
 unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
+// SAFETY: `drop` does not unmap a page that is permanent, and no other code unmaps a page.
+unsafe impl Owner for Page {
+    fn is_permanent(&self) -> bool {
+        self.is_permanent.load(Ordering::SeqCst)
+    }
+}
 
 impl Page {
     /// Creates a page, on the scheduler's side.
@@ -128,15 +179,13 @@ impl Page {
         Self::make().map(|(page, fd)| (Arc::new(page), fd))
     }
 
+    fn at(base: NonNull<Header>, is_attached: bool) -> Self {
+        Self { base, fd: None, is_attached, is_permanent: AtomicBool::new(false) }
+    }
+
     fn make() -> Result<(Self, OwnedFd), PageError> {
-        let fd = rustix::fs::memfd_create("xsched-page", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(system("create a memory file"))?;
-        rustix::fs::ftruncate(&fd, SIZE as u64).map_err(system("set the size"))?;
-        // A process that could shrink the file could kill the scheduler with SIGBUS.
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("seal the size"))?;
-        let base = Self::map(&fd)?;
-        let page = Self { base, fd: None };
+        let fd = sealed_memory::create("xsched-page", SIZE)?;
+        let page = Self::at(sealed_memory::map(&fd, SIZE)?.cast(), false);
         let header = page.header();
         header.version.store(VERSION, Ordering::Relaxed);
         header.size.store(u32::try_from(SIZE).unwrap_or(u32::MAX), Ordering::Relaxed);
@@ -155,11 +204,10 @@ impl Page {
                 return Err(PageError::NotAPage("too small"));
             }
         }
-        let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
-        if !seals.contains(SealFlags::SHRINK) {
+        if !sealed_memory::is_sealed(fd) {
             return Err(PageError::NotAPage("its size is not sealed"));
         }
-        let page = Self { base: Self::map(fd)?, fd: None };
+        let page = Self::at(sealed_memory::map(fd, SIZE)?.cast(), true);
         let header = page.header();
         if header.magic.load(Ordering::Acquire) != MAGIC {
             return Err(PageError::NotAPage("wrong magic number"));
@@ -178,7 +226,7 @@ impl Page {
         let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), SIZE, access, flags) }
             .map_err(system("allocate memory"))?;
         let base = NonNull::new(base.cast::<Header>()).ok_or(PageError::NotAPage("mapped at zero"))?;
-        Ok(Arc::new(Self { base, fd: None }))
+        Ok(Arc::new(Self::at(base, false)))
     }
 
     /// The address of the page, for [`Page::detach_in_child`].
@@ -203,24 +251,58 @@ impl Page {
         }
     }
 
-    fn map(fd: &OwnedFd) -> Result<NonNull<Header>, PageError> {
+    /// Whether a scheduler passed the page to this process. Once the process has left such a page, it never uses it again.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.is_attached
+    }
+
+    /// Whether no queue has a slot in the page, and no thread is inside one of its gates or held there.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let is_used = |slot: &Slot| slot.state.is_in_use() || slot.gate.is_used();
+        !(0..self.slot_limit()).filter_map(|index| self.slot(index)).any(is_used)
+    }
+
+    /// Replaces an abandoned page by zeros, which releases the memory that it shares with its scheduler. The addresses stay
+    /// mapped until the process ends, because a thread may have read the address of a gate long ago and use it only now: the
+    /// launch path reads a gate without being counted. Such a thread finds a gate of zeros, which holds no thread:
+    ///
+    /// * A thread that was about to read the word launches uncounted, also if the program has suspended the queue since then.
+    ///   This is one launch of a thread that did not run while the service was replaced three times.
+    /// * A thread that enters finds that the queue has moved, and leaves. If it entered before the replacement, the count of
+    ///   threads inside is below zero afterwards, which counts as zero.
+    /// * A thread that was about to sleep on a word does not, because the word was not zero. A thread that sleeps on it wakes
+    ///   after at most 50 ms, or 1 s on `orders`, and finds the word zero or the process bound to another page.
+    /// * A thread that has waited for work finds another epoch than the one it remembers, and changes nothing.
+    ///
+    /// Fails, and changes nothing, if no memory can be mapped.
+    pub(crate) fn release_memory(&self) -> Result<(), PageError> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // Allocated first and moved second. To map over the page at once could fail for lack of memory after the kernel has
+        // unmapped the page; to move a mapping takes no memory.
         // SAFETY: a new mapping at an address that the kernel chooses: no other code refers to it.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                SIZE,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd.as_fd(),
-                0,
-            )
+        let zeros = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), SIZE, access, flags) }
+            .map_err(system("allocate zeros"))?;
+        // Before the page is replaced: whatever fails below, `drop` must not unmap addresses that may belong to other code.
+        self.is_permanent.store(true, Ordering::SeqCst);
+        // SAFETY: SIZE bytes are mapped at `address`, and `self` keeps them mapped. The kernel replaces a mapping while it
+        // keeps all page faults waiting, so that a thread that accesses it meanwhile finds the old page or the new one. All
+        // references to them are to atomics, for which zero is a valid value.
+        let moved =
+            unsafe { rustix::mm::mremap_fixed(zeros, SIZE, SIZE, MremapFlags::MAYMOVE, self.address()) };
+        if moved.is_err() {
+            // A sandbox may reject that call.
+            // SAFETY: as above.
+            let _ =
+                unsafe { rustix::mm::mmap_anonymous(self.address(), SIZE, access, flags | MapFlags::FIXED) };
+            // SAFETY: `zeros` was mapped above and not moved, and no other code refers to it.
+            let _ = unsafe { rustix::mm::munmap(zeros, SIZE) };
         }
-        .map_err(system("map memory"))?;
-        NonNull::new(base.cast::<Header>()).ok_or(PageError::NotAPage("mapped at zero"))
+        Ok(())
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: `map` mapped SIZE bytes at `base`, page-aligned and so aligned for `Header`; all its fields are
+        // SAFETY: SIZE bytes are mapped at `base`, page-aligned and so aligned for `Header`; all its fields are
         // atomics, for which every bit pattern is valid.
         unsafe { self.base.as_ref() }
     }
@@ -234,14 +316,12 @@ impl Page {
     /// Marks the page as changed. Returns whether the scheduler has to be notified: a notification may be pending.
     #[must_use]
     pub fn notify(&self) -> bool {
-        // SeqCst, with `acknowledge`: a scheduler that acknowledges before it reads the page misses nothing that was written
-        // before this.
-        self.header().is_notified.swap(1, Ordering::SeqCst) == 0
+        self.header().is_notified.notify()
     }
 
     /// The scheduler calls this before it reads the page: from now on a change needs a new notification.
     pub fn acknowledge(&self) {
-        self.header().is_notified.store(0, Ordering::SeqCst);
+        self.header().is_notified.acknowledge();
     }
 
     fn slot_at(&self, index: usize) -> Option<NonNull<Slot>> {
@@ -250,6 +330,11 @@ impl Page {
             // of a slot's alignment.
             unsafe { self.base.add(1).cast::<Slot>().add(index) }
         })
+    }
+
+    fn memory_records_base(&self) -> NonNull<MemoryRecord> {
+        // SAFETY: SLOTS_END is within the SIZE mapped bytes.
+        unsafe { self.base.cast::<u8>().add(SLOTS_END).cast() }
     }
 
     /// The slot with this index.
@@ -266,32 +351,49 @@ impl Page {
         self.slot_at(index).map(|slot| unsafe { Shared::inside(slot, Arc::clone(self) as _) })
     }
 
-    /// The slots in use, with their indices.
-    pub fn used_slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
-        let end = (self.header().slot_limit.load(Ordering::Acquire) as usize).min(SLOTS);
-        (0..end).filter_map(|index| Some((index, self.slot(index)?))).filter(|(_, slot)| slot.is_in_use())
+    /// Slots from this index on have never been used.
+    fn slot_limit(&self) -> usize {
+        (self.header().slot_limit.load(Ordering::Acquire) as usize).min(SLOTS)
     }
 
-    /// Allocates a slot for a queue on `device`. None if all are in use.
+    /// The slots in use, with their indices.
+    pub fn used_slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
+        (0..self.slot_limit())
+            .filter_map(|index| Some((index, self.slot(index)?)))
+            .filter(|(_, slot)| slot.state.is_in_use())
+    }
+
+    /// Allocates a slot for a queue on `device`, which is free until its first order. None if all are in use.
     #[must_use]
     pub fn allocate_slot(&self, device: DeviceId) -> Option<usize> {
+        self.allocate_slot_with(device, |_| ())
+    }
+
+    /// As [`Page::allocate_slot`], but the first launch of the queue waits for its first order, for a limited time.
+    #[must_use]
+    pub fn allocate_undecided_slot(&self, device: DeviceId) -> Option<usize> {
+        self.allocate_slot_with(device, Gate::mark_undecided)
+    }
+
+    /// `prepare` is called before the scheduler can find the gate.
+    fn allocate_slot_with(&self, device: DeviceId, prepare: impl FnOnce(&Gate)) -> Option<usize> {
         let index = (0..SLOTS).find(|index| {
             self.slot(*index).is_some_and(|slot| {
                 // A thread may not have left the gate of the slot's last queue yet.
-                !slot.gate.is_used()
-                    && slot
-                        .in_use
-                        .compare_exchange(FREE, ALLOCATED, Ordering::AcqRel, Ordering::Relaxed)
-                        .is_ok()
+                !slot.gate.is_used() && slot.state.try_allocate()
             })
         })?;
         let slot = self.slot(index)?;
         slot.device.store(device.0, Ordering::Relaxed);
         slot.gate.reset();
+        prepare(&slot.gate);
         slot.depends_on.iter().for_each(|entry| entry.store(0, Ordering::Relaxed));
         slot.is_drained.store(0, Ordering::Relaxed);
-        // Release: a scheduler that finds the slot in use reads its device. Pairs with `is_in_use`.
-        slot.in_use.store(IN_USE, Ordering::Release);
+        slot.sampled_busy_ns.store(0, Ordering::Relaxed);
+        slot.samples.store(0, Ordering::Relaxed);
+        slot.was_busy.store(0, Ordering::Relaxed);
+        slot.levels.store(0, Ordering::Relaxed);
+        slot.state.publish();
         self.header().slot_limit.fetch_max(u32::try_from(index + 1).unwrap_or(0), Ordering::AcqRel);
         Some(index)
     }
@@ -299,7 +401,7 @@ impl Page {
     /// Releases a slot.
     pub fn release_slot(&self, index: usize) {
         if let Some(slot) = self.slot(index) {
-            slot.in_use.store(FREE, Ordering::Release);
+            slot.state.release();
         }
     }
 
@@ -308,10 +410,72 @@ impl Page {
         self.header().heartbeat.store(now.0, Ordering::Relaxed);
     }
 
-    /// The time of the scheduler's last heartbeat.
+    /// A value that changes with every heartbeat of the scheduler.
     #[must_use]
-    pub fn last_heartbeat(&self) -> Nanos {
-        Nanos(self.header().heartbeat.load(Ordering::Relaxed))
+    pub fn heartbeat(&self) -> u64 {
+        self.header().heartbeat.load(Ordering::Relaxed)
+    }
+
+    /// Sets how often the process samples whether its free tasks are busy; zero for never.
+    pub fn set_sample_interval(&self, interval: Duration) {
+        let ms = u32::try_from(interval.as_millis()).unwrap_or(u32::MAX);
+        self.header().sample_interval_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// How often the process samples whether its free tasks are busy, if the scheduler wants samples.
+    #[must_use]
+    pub fn sample_interval(&self) -> Option<Duration> {
+        let ms = self.header().sample_interval_ms.load(Ordering::Relaxed);
+        (ms != 0).then(|| Duration::from_millis(ms.into()))
+    }
+
+    /// Adds to the time that was wasted.
+    pub fn add_wasted(&self, span: Nanos) {
+        if span > Nanos::ZERO {
+            self.header().wasted_ns.fetch_add(span.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Estimated time that devices had no work of the process although it had some there and was allowed to run.
+    #[must_use]
+    pub fn wasted(&self) -> Nanos {
+        Nanos(self.header().wasted_ns.load(Ordering::Relaxed))
+    }
+
+    /// Publishes why launches of the process are not deferred.
+    pub fn set_not_deferred(&self, reasons: u32) {
+        self.header().not_deferred.store(reasons, Ordering::Relaxed);
+    }
+
+    /// Why launches of the process are not deferred.
+    pub fn not_deferred(&self) -> impl Iterator<Item = NotDeferred> + use<> {
+        NotDeferred::in_bits(self.header().not_deferred.load(Ordering::Relaxed))
+    }
+
+    /// The watcher thread of the process polls. Returns true if the scheduler has found that the process does not run, and has to
+    /// be notified that it does.
+    #[must_use]
+    pub fn count_poll(&self) -> bool {
+        let header = self.header();
+        header.polls.fetch_add(1, Ordering::Relaxed);
+        header.is_stalled.clear()
+    }
+
+    /// How often the watcher thread of the process has polled.
+    #[must_use]
+    pub fn polls(&self) -> u32 {
+        self.header().polls.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the scheduler has found that the process does not run.
+    pub fn set_stalled(&self, is_stalled: bool) {
+        self.header().is_stalled.set(is_stalled);
+    }
+
+    /// Whether the scheduler has found that the process does not run, and the process has not run since.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.header().is_stalled.is_set()
     }
 
     /// The futex that the scheduler increments and wakes whenever an order has changed.
@@ -323,22 +487,16 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: `map` created this mapping with this size, and nothing refers to it any more: every `Shared` slot holds an
-        // `Arc` of the page.
+        if *self.is_permanent.get_mut() {
+            return;
+        }
+        // SAFETY: the mapping has this size, and nothing refers to it any more: every `Shared` slot holds an
+        // `Arc` of the page, which only a permanent page may lose.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), SIZE) };
     }
 }
 
-const FREE: u32 = 0;
-/// Allocated, and being initialized.
-const ALLOCATED: u32 = 1;
-const IN_USE: u32 = 2;
-
 impl Slot {
-    fn is_in_use(&self) -> bool {
-        self.in_use.load(Ordering::Acquire) == IN_USE
-    }
-
     /// The device of the queue.
     #[must_use]
     pub fn device(&self) -> DeviceId {
@@ -351,6 +509,20 @@ impl Slot {
         self.level.store(level.into(), Ordering::Relaxed);
         self.threshold.store(threshold, Ordering::Relaxed);
         self.batch_size.store(batch_size, Ordering::Relaxed);
+    }
+
+    /// Publishes the preemption levels that the queue's device offers.
+    pub fn publish_levels(&self, levels: impl Iterator<Item = Level>) {
+        let bits = levels.fold(0_u16, |bits, level| bits | 1 << level.number());
+        self.levels.store(bits, Ordering::Relaxed);
+    }
+
+    /// Whether the process has published that the queue's device lacks this level.
+    #[must_use]
+    pub fn lacks_level(&self, level: i64) -> bool {
+        let bits = self.levels.load(Ordering::Relaxed);
+        let offered = u32::try_from(level).ok().and_then(|level| bits.checked_shr(level)).unwrap_or(0);
+        bits != 0 && offered & 1 == 0
     }
 
     /// Publishes the switch cost of this queue.
@@ -374,6 +546,24 @@ impl Slot {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.is_drained.load(Ordering::SeqCst) != 0
+    }
+
+    /// Adds a sample of the free task of this queue, which was busy for an estimated `span` since the last one.
+    pub fn add_sample(&self, span: Nanos, is_busy: bool) {
+        // Relaxed: these are figures for the user, and only the watcher thread writes them.
+        self.sampled_busy_ns.fetch_add(span.0, Ordering::Relaxed);
+        self.samples.fetch_add(1, Ordering::Relaxed);
+        self.was_busy.store(is_busy.into(), Ordering::Relaxed);
+    }
+
+    /// What the samples show.
+    #[must_use]
+    pub fn samples(&self) -> Samples {
+        Samples {
+            busy: Nanos(self.sampled_busy_ns.load(Ordering::Relaxed)),
+            count: self.samples.load(Ordering::Relaxed),
+            was_busy: self.was_busy.load(Ordering::Relaxed) != 0,
+        }
     }
 
     /// The settings that the process has published.
@@ -435,6 +625,7 @@ impl Dependencies {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{MemfdFlags, SealFlags};
 
     #[test]
     fn scheduler_and_process_share_the_same_page() {
@@ -463,7 +654,7 @@ mod tests {
         let page = Page::create().unwrap();
         page.header().version.store(99, Ordering::SeqCst);
         let error = Page::attach(&page.fd().unwrap().try_clone_to_owned().unwrap()).err().unwrap();
-        assert!(error.to_string().contains("has layout 99, this library supports layout 2"), "{error}");
+        assert!(error.to_string().contains("has layout 99, this library supports layout 4"), "{error}");
     }
 
     #[test]
@@ -481,7 +672,8 @@ mod tests {
         page.header().slot_limit.store(u32::MAX, Ordering::SeqCst);
         assert_eq!(page.used_slots().count(), 0);
         let slot = page.slot(3).unwrap();
-        slot.in_use.store(77, Ordering::SeqCst);
+        let state = size_of::<Header>() + 3 * size_of::<Slot>() + std::mem::offset_of!(Slot, state);
+        rustix::io::pwrite(page.fd().unwrap(), &77_u32.to_ne_bytes(), state as u64).unwrap();
         slot.depends_on.iter().for_each(|entry| entry.store(12_345, Ordering::SeqCst));
         assert_eq!(page.used_slots().count(), 0);
         assert_eq!(slot.dependencies(), Dependencies::Slots([12_344; 4], 4));

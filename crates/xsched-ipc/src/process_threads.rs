@@ -2,13 +2,13 @@
 //! start when there is a scheduler and a queue, and sleep on the futex of the page until an order changes.
 
 use std::num::NonZeroU32;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use xsched_core::DeviceId;
 
 use crate::scheduled_process::{ScheduledProcess, lock};
+use crate::threads::CpuScheduling;
 use crate::{enforcer, threads, watcher};
 
 /// The enforcers wait for orders with this mask of the futex.
@@ -39,7 +39,7 @@ impl ProcessThreads {
         running.is_enabled = true;
         if !running.has_watcher {
             let process = Arc::downgrade(process);
-            threads::start("xsched-watch", move || watcher::run(&process))?;
+            threads::start("xsched-watch", CpuScheduling::Batch, move || watcher::run(&process))?;
             running.has_watcher = true;
         }
         process.devices().into_iter().try_for_each(|device| running.ensure_enforcer(process, device))
@@ -79,7 +79,8 @@ impl Running {
         let free = self.enforcers.iter().position(Option::is_none);
         let number = free.unwrap_or(self.enforcers.len());
         let process = Arc::downgrade(process);
-        threads::start(&format!("xsched-enf-{number}"), move || enforcer::run(&process, device))?;
+        let name = format!("xsched-enf-{number}");
+        threads::start(&name, CpuScheduling::Prompt, move || enforcer::run(&process, device))?;
         match self.enforcers.get_mut(number) {
             Some(entry) => *entry = Some(device),
             None => self.enforcers.push(Some(device)),
@@ -97,16 +98,9 @@ pub(crate) fn repeat_on_orders(
 ) {
     loop {
         let Some(process) = process.upgrade() else { return };
-        let binding = process.binding();
-        let orders = binding.page.orders();
-        let seen = orders.word().load(Ordering::SeqCst);
-        if !Arc::ptr_eq(&binding, &process.binding()) {
-            // The thread that rebinds the process wakes the sleepers of the old page afterwards. It may have done so before
-            // the load.
-            continue;
-        }
+        let (binding, seen) = process.observe_orders();
         let Some(timeout) = step(&process) else { return };
         drop(process);
-        orders.wait_masked(wake_mask, seen, timeout);
+        binding.page.orders().wait_masked(wake_mask, seen, timeout);
     }
 }

@@ -9,11 +9,17 @@
 //! A packet of one byte is a notification: the page has changed. No message contains the identity of its sender: the service
 //! gets the peer's process and user from the kernel.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use xsched_core::{Deadline, HintError, Hints, Laxity, Nanos, Priority, Share};
 
+use crate::environment::validate_name;
+pub use crate::grant::{Grant, GrantStatus};
+use crate::memory::MemoryLimit;
+
 /// The version of the protocol. Incremented with every incompatible change.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 4;
 
 /// The hints that are requested for a task. Fields that are none are not changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +102,45 @@ pub struct Settings {
     pub batch_size: Option<i64>,
 }
 
+/// How many job keys a process can have.
+pub const MAX_JOB_KEYS: usize = 64;
+
+/// What identifies a job. Processes of one user with an equal key are members of one job: they are held and resumed together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Hash)]
+#[serde(rename_all = "snake_case")]
+pub enum JobKey {
+    /// A name that the user or the cluster manager gave: 1 to 64 characters.
+    Name(String),
+    /// What the program's launcher set in the environment, for example `torchrun 10.0.0.1:29500`: 1 to 64 characters.
+    Launcher(String),
+    /// A communicator: a hash of the unique id that its ranks share, in 32 hexadecimal digits.
+    Communicator(String),
+}
+
+impl JobKey {
+    /// Fails with a message for the user if the key is not valid.
+    pub fn validate(&self) -> Result<(), String> {
+        match self {
+            Self::Name(text) | Self::Launcher(text) => validate_name(text).map(drop),
+            Self::Communicator(digits)
+                if digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit()) =>
+            {
+                Ok(())
+            }
+            Self::Communicator(_) => Err("a communicator has 32 hexadecimal digits".to_owned()),
+        }
+    }
+
+    /// What status reports show as the job.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self {
+            Self::Name(text) | Self::Launcher(text) => text.clone(),
+            Self::Communicator(digits) => format!("comm-{}", digits.get(..8).unwrap_or(digits)),
+        }
+    }
+}
+
 /// The processes that a request applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -104,6 +149,16 @@ pub enum Target {
     Pid(u32),
     /// Every process with this name, given by its user or by its executable.
     Name(String),
+}
+
+/// For whom a connection acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Caller {
+    /// A user, by the user id that the kernel reported. The groups of the calling process are not known.
+    User(u32),
+    /// No known user: may read what every user may read, and change nothing.
+    Unknown,
 }
 
 /// A request to the service.
@@ -120,6 +175,13 @@ pub enum Request {
         name: Option<String>,
         /// The requested hints.
         hint_request: HintRequest,
+        /// The token of a grant.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grant_token: Option<String>,
+        /// What the processes of one `xsched run --memory` have in common: their limit of device memory counts for all of them
+        /// together. 1 to 64 characters.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory_group: Option<Box<str>>,
     },
     /// Change the hints of the joined process that sends this.
     Hint(HintRequest),
@@ -130,6 +192,9 @@ pub enum Request {
         /// The requested hints.
         hint_request: HintRequest,
     },
+    /// Set the jobs of the joined process that sends this, in place of the previous ones. At most [`MAX_JOB_KEYS`]. The service
+    /// joins processes of the same user only.
+    Jobs(Vec<JobKey>),
     /// Report the service, its tasks and its queues.
     Status,
     /// Change the hints of processes.
@@ -178,8 +243,58 @@ pub enum Request {
     /// Do not exit for idleness while the sending process exists: it is about to execute a program that joins with its first
     /// queue.
     Expect,
+    /// Check whether these hints would be granted to a program that the sending process is about to execute. The reply is
+    /// [`Reply::Done`], or [`Reply::Refused`] with what would be granted instead, and why.
+    Check {
+        /// The path of the program.
+        executable: String,
+        /// The hints that it will request.
+        hint_request: HintRequest,
+        /// The token that it will send.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grant_token: Option<String>,
+    },
+    /// Handle the further requests on this connection with the rights of this caller alone. For programs that pass on the requests
+    /// of other users, such as the HTTP interface. Administrators only; the connection never regains their rights.
+    ActFor(Caller),
+    /// Give rights to the processes of a job. Replaces the grant of the same name. Administrators only.
+    Grant(Grant),
+    /// End the grant of this name. Administrators only.
+    Revoke(String),
+    /// List the grants. The reply is [`Reply::Grants`]: all of them for administrators, their own for other users.
+    Grants,
+    /// Suspend or resume the processes of a grant, also those that join later. Administrators only.
+    SuspendGrant {
+        /// The name of the grant.
+        name: String,
+        /// Suspend them; else resume them.
+        is_suspended: bool,
+    },
     /// Shut the service down.
     Stop,
+}
+
+/// Where a limit of device memory is from. A process has at most one of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemorySource {
+    /// `xsched run --memory`: the process has the limit from its environment, and shares it with the processes of the same run.
+    Run,
+    /// A grant: the processes of the grant share it.
+    Grant,
+    /// A rule of the service's configuration, for one process.
+    Rule,
+}
+
+/// A limit of device memory that the service gives to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryTerms {
+    /// Where the limit is from. It replaces the previous one from there.
+    pub source: MemorySource,
+    /// The limit. None for [`MemorySource::Run`], or if a grant limits nothing any more.
+    pub limit: Option<MemoryLimit>,
+    /// The number of the process in its group, if the packet carries the descriptor of the memory that the group shares.
+    pub member: u64,
 }
 
 /// A reply of the service.
@@ -194,6 +309,9 @@ pub enum Reply {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<String>,
     },
+    /// Sent to a joined process without a request, and before [`Reply::Welcome`]: a limit of its device memory. If the limit counts for
+    /// several processes together, the packet carries the descriptor of the memory that they share.
+    Memory(MemoryTerms),
     /// The request was carried out.
     Done,
     /// The hints of the process before the request. None: the process has not joined, and nothing was changed.
@@ -228,6 +346,13 @@ pub enum Reply {
         /// More lines follow in the next packet.
         more: bool,
     },
+    /// The grants, by name. A long list needs several packets, all but the last with `more`.
+    Grants {
+        /// The grants, or the next of them.
+        grants: Vec<GrantStatus>,
+        /// More follow in the next packet.
+        more: bool,
+    },
     /// Events of the scheduler.
     Events {
         /// In the order of time.
@@ -254,8 +379,20 @@ pub struct Status {
     pub tasks: Vec<TaskStatus>,
     /// The queues, by process.
     pub queues: Vec<QueueStatus>,
+    /// Devices that unscheduled processes keep busy: tasks there have ordinary time slices while no leader has work.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unscheduled: Vec<UnscheduledProcess>,
     /// More tasks and queues follow in the next packet.
     pub more: bool,
+}
+
+/// An unscheduled process that keeps a device busy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnscheduledProcess {
+    /// The device.
+    pub device: u64,
+    /// The process; of several the one that uses the device most.
+    pub pid: u32,
 }
 
 /// The state of a task.
@@ -271,6 +408,52 @@ pub enum TaskState {
     Held,
     /// It was suspended by request.
     Suspended,
+    /// Its process does not run: it was stopped or frozen, or is in a debugger. Other tasks are not held for it.
+    Stalled,
+}
+
+impl TaskState {
+    /// All states.
+    pub const ALL: [Self; 5] = [Self::Idle, Self::Running, Self::Held, Self::Suspended, Self::Stalled];
+
+    /// Its name, as in the glossary.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Running => "running",
+            Self::Held => "held",
+            Self::Suspended => "suspended",
+            Self::Stalled => "stalled",
+        }
+    }
+}
+
+/// What limits a task, as far as the scheduler knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskKind {
+    /// It waits for each small piece of its work before it launches the next.
+    SyncBound,
+    /// Its host limits it: the device is idle for most of the time from its first launch until it waits.
+    HostBound,
+    /// The device limits it.
+    GpuBound,
+}
+
+impl TaskKind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::SyncBound, Self::HostBound, Self::GpuBound];
+
+    /// Its name, as in the glossary.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SyncBound => "sync-bound",
+            Self::HostBound => "host-bound",
+            Self::GpuBound => "GPU-bound",
+        }
+    }
 }
 
 /// One task. Counters never decrease.
@@ -300,18 +483,50 @@ pub struct TaskStatus {
     pub laxity_us: Option<u64>,
     /// Its state.
     pub state: TaskState,
+    /// What limited its last work, if that is known. Observed only while several tasks use the device.
+    #[serde(default)]
+    pub kind: Option<TaskKind>,
+    /// Why its launches are not deferred although it is host-bound. Empty if they are.
+    #[serde(default)]
+    pub not_deferred: Vec<String>,
     /// The number of its queues.
     pub queues: u32,
     /// The number of counted launches. Launches of a task alone on its device are not counted.
     pub launches: u64,
     /// The time during which it had work and was allowed to run.
     pub used_ns: u64,
+    /// The estimated time during which it was busy while it was alone on its device, from samples; not part of `used_ns`. None if no
+    /// sample was taken: it was never alone, or its device cannot be sampled.
+    #[serde(default)]
+    pub sampled_ns: Option<u64>,
     /// The time during which it had work and was held.
     pub held_ns: u64,
+    /// The estimated time that the device was idle while it had work and was allowed to run, from samples.
+    #[serde(default)]
+    pub wasted_ns: u64,
     /// How often it was preempted while it had work.
     pub preemptions: u64,
     /// The 99th percentile of its waits for the device, if it ever waited.
     pub wait_p99_us: Option<u64>,
+    /// The job that it is a member of, if it has one and the requesting user may see it.
+    #[serde(default)]
+    pub job: Option<String>,
+    /// The grant of its process, if it has one and the requesting user may see it.
+    #[serde(default)]
+    pub grant: Option<String>,
+    /// The labels of the grant.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// The device memory that its process has allocated on its device. None if the process has allocated none there, or its platform
+    /// does not count it.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// The most that `memory_bytes` was.
+    #[serde(default)]
+    pub memory_peak_bytes: Option<u64>,
+    /// What the process may allocate on the device, together with the processes that have the same limit. None without a limit.
+    #[serde(default)]
+    pub memory_limit_bytes: Option<u64>,
 }
 
 /// One scheduled queue.
@@ -368,6 +583,8 @@ pub enum EventKind {
     Running,
     /// The task is held.
     Held,
+    /// The process of the task does not run (true), or runs again.
+    Stalled(bool),
     /// A queue of the task, by [`QueueStatus::handle`], has become busy.
     QueueBusy(u64),
     /// A queue of the task has become idle.
@@ -381,8 +598,19 @@ pub enum EventKind {
     },
     /// The scheduler has made a decision; its duration in nanoseconds.
     Decision(u64),
+    /// The process of the task has so many bytes on the device of the task.
+    Memory(u64),
     /// The policy was changed to this one.
     PolicyChanged(String),
+    /// The task is a member of this job from now on; empty if of none.
+    JobChanged(String),
+    /// The process of the task has this grant from now on.
+    GrantChanged {
+        /// The name of the grant; empty if it has none.
+        name: String,
+        /// The labels of the grant.
+        labels: BTreeMap<String, String>,
+    },
 }
 
 #[cfg(test)]
@@ -399,7 +627,11 @@ mod tests {
                 version: "1".into(),
                 name: None,
                 hint_request: hint_request.clone(),
+                grant_token: None,
+                memory_group: None,
             },
+            Request::Grant(Grant { name: "a".into(), ..Grant::default() }),
+            Request::Revoke("a".into()),
             Request::Hint(hint_request.clone()),
             Request::QueueHint { slot: 3, hint_request: hint_request.clone() },
             Request::Set { target: Target::Name("a".into()), hint_request },
@@ -407,6 +639,9 @@ mod tests {
             Request::Suspend(Target::Pid(7)),
             Request::Policy { name: Some("fair".into()), timeslice_us: None, k: None },
             Request::Focus(None),
+            Request::ActFor(Caller::User(1000)),
+            Request::ActFor(Caller::Unknown),
+            Request::Jobs(vec![JobKey::Name("a".into()), JobKey::Communicator("0".repeat(32))]),
             Request::Status,
         ] {
             let text = serde_json::to_string(&request).unwrap();
@@ -415,6 +650,15 @@ mod tests {
         let status = Reply::Status(Status { tasks: vec![TaskStatus::default()], ..Status::default() });
         let text = serde_json::to_string(&status).unwrap();
         assert_eq!(serde_json::from_str::<Reply>(&text).unwrap(), status, "{text}");
+    }
+
+    #[test]
+    fn invalid_job_keys_are_rejected() {
+        let launcher = |text: &str| JobKey::Launcher(text.to_owned()).validate();
+        assert!(launcher("torchrun 1").is_ok() && launcher("").is_err() && launcher("two\nlines").is_err());
+        let communicator = |digits: &str| JobKey::Communicator(digits.to_owned()).validate();
+        assert!(communicator(&"aF".repeat(16)).is_ok());
+        assert!(communicator(&"x".repeat(32)).is_err() && communicator("12").is_err());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The library's log: lines on standard error, if `XLOG_LEVEL` is `ERRO`, `WARN`, `INFO` or `DEBG`. Without it the library
-//! writes nothing, because standard error belongs to the program.
+//! writes nothing, because standard error belongs to the program, except what its user must know: see [`report_to_user`].
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// The severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,9 +46,21 @@ fn parse(level: &str) -> u8 {
 
 /// Writes one line to standard error, if `XLOG_LEVEL` includes its severity.
 pub fn report(severity: Severity, what: fmt::Arguments<'_>) {
-    if severity as u8 > max_severity() {
-        return;
+    if severity as u8 <= max_severity() {
+        write(what);
     }
+}
+
+/// As [`report`], also if `XLOG_LEVEL` is not set: the program runs otherwise than its user asked, unscheduled or beyond its
+/// memory limit. Once in a process for each `is_reported`.
+pub fn report_to_user(is_reported: &AtomicBool, what: fmt::Arguments<'_>) {
+    let is_wanted = max_severity() >= Severity::Error as u8 || std::env::var_os("XLOG_LEVEL").is_none();
+    if is_wanted && !is_reported.swap(true, Ordering::Relaxed) {
+        write(what);
+    }
+}
+
+fn write(what: fmt::Arguments<'_>) {
     let line = format!("xsched[{}]: {what}\n", std::process::id());
     // One write without a lock: lines of several processes do not mix, and a fork meanwhile leaves no lock held.
     // SAFETY: the line is valid for its length. A failed write is ignored.

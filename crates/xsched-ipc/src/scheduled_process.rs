@@ -8,20 +8,26 @@
 //! ```
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
-use xsched_core::{DeviceId, Nanos, Order, QueueId, SchedulerLink};
+use xsched_core::page_protocol::Rebindable;
+use xsched_core::{Deferral, DeviceId, Nanos, Order, QueueId, SchedulerLink};
 
 use crate::dependencies::DependencyTracker;
+use crate::former_pages::FormerPages;
+use crate::heartbeat::HeartbeatMonitor;
 use crate::local::Membership;
 use crate::notifier::Notifier;
 use crate::page::Page;
 use crate::process_threads::{ProcessThreads, WATCHER_WAKE_MASK};
+use crate::protocol::JobKey;
 use crate::scheduled_queue::ScheduledQueue;
 use crate::service_connection::{ServiceConnection, SocketIdentity};
 
-/// A scheduler without a heartbeat for this long counts as dead.
-pub const SCHEDULER_HEARTBEAT_TIMEOUT: Nanos = Nanos::from_millis(100);
+/// How long a process that exits waits for a query of the watcher.
+const SAMPLE_TIMEOUT: Nanos = Nanos::from_millis(10);
+const SAMPLE_POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// How a process reaches the scheduler of its page.
 pub(crate) enum SchedulerEndpoint {
@@ -41,11 +47,24 @@ pub(crate) struct SchedulerBinding {
     pub(crate) endpoint: SchedulerEndpoint,
 }
 
+impl SchedulerBinding {
+    /// Whether a scheduler reads the page.
+    pub(crate) fn has_scheduler(&self) -> bool {
+        !matches!(self.endpoint, SchedulerEndpoint::None)
+    }
+
+    /// The same page without a scheduler.
+    fn without_scheduler(&self) -> Arc<Self> {
+        Arc::new(Self { page: Arc::clone(&self.page), endpoint: SchedulerEndpoint::None })
+    }
+}
+
 /// See the head of this file.
 pub(crate) struct ScheduledProcess {
-    binding: RwLock<Arc<SchedulerBinding>>,
+    binding: Rebindable<SchedulerBinding>,
     /// Used before the first scheduler, and again after [`ScheduledProcess::unbind`].
     private_page: Arc<Page>,
+    former_pages: FormerPages,
     threads: ProcessThreads,
     queues: Mutex<Vec<QueueEntry>>,
     last_queue: AtomicU64,
@@ -56,6 +75,14 @@ pub(crate) struct ScheduledProcess {
     tracks_dependencies: AtomicBool,
     /// The watcher does not poll: it has to be woken.
     watcher_sleeps: AtomicBool,
+    /// What identifies the jobs of the process.
+    jobs: Mutex<Vec<JobKey>>,
+    /// The watcher has to notify the scheduler on behalf of a launching thread.
+    relays_notification: AtomicBool,
+    /// The watcher asks the device whether free queues are busy.
+    is_sampling: AtomicBool,
+    heartbeat: HeartbeatMonitor,
+    deferral: Arc<Deferral>,
     inherited: Inherited,
 }
 
@@ -91,7 +118,8 @@ impl ScheduledProcess {
         };
         Self {
             private_page: Arc::clone(&page),
-            binding: RwLock::new(Arc::new(SchedulerBinding { page, endpoint })),
+            binding: Rebindable::new(Arc::new(SchedulerBinding { page, endpoint })),
+            former_pages: FormerPages::default(),
             threads: ProcessThreads::default(),
             queues: Mutex::default(),
             last_queue: AtomicU64::new(0),
@@ -99,13 +127,41 @@ impl ScheduledProcess {
             is_partly_stopped: AtomicBool::new(false),
             tracks_dependencies: AtomicBool::new(false),
             watcher_sleeps: AtomicBool::new(true),
+            jobs: Mutex::default(),
+            relays_notification: AtomicBool::new(false),
+            is_sampling: AtomicBool::new(false),
+            heartbeat: HeartbeatMonitor::default(),
+            deferral: Arc::default(),
             inherited,
         }
     }
 
     /// The current page and scheduler.
     pub(crate) fn binding(&self) -> Arc<SchedulerBinding> {
-        Arc::clone(&self.binding.read().unwrap_or_else(PoisonError::into_inner))
+        self.binding.get()
+    }
+
+    /// The current binding, and the value of its page's futex to sleep on until an order or the binding changes.
+    pub(crate) fn observe_orders(&self) -> (Arc<SchedulerBinding>, u32) {
+        self.binding.observe(|binding| binding.page.orders())
+    }
+
+    /// What identifies the jobs of the process.
+    pub(crate) fn jobs(&self) -> Vec<JobKey> {
+        lock(&self.jobs).clone()
+    }
+
+    /// Sets what identifies the jobs of the process. Returns whether that has changed.
+    pub(crate) fn set_jobs(&self, keys: Vec<JobKey>) -> bool {
+        let mut jobs = lock(&self.jobs);
+        let is_changed = *jobs != keys;
+        *jobs = keys;
+        is_changed
+    }
+
+    /// The deferred launches of the process.
+    pub(crate) fn deferral_handle(&self) -> &Arc<Deferral> {
+        &self.deferral
     }
 
     pub(crate) fn threads(&self) -> &ProcessThreads {
@@ -121,10 +177,10 @@ impl ScheduledProcess {
     pub(crate) fn add_queue<E>(
         &self,
         device: DeviceId,
-        create: impl FnOnce(&Arc<Page>) -> Result<Arc<ScheduledQueue>, E>,
+        create: impl FnOnce(&SchedulerBinding) -> Result<Arc<ScheduledQueue>, E>,
     ) -> Result<Arc<ScheduledQueue>, E> {
         let mut queues = lock(&self.queues);
-        let queue = create(&self.binding().page)?;
+        let queue = create(&self.binding())?;
         queues.retain(QueueEntry::exists);
         queues.push(QueueEntry { device, queue: Arc::downgrade(&queue) });
         Ok(queue)
@@ -179,6 +235,35 @@ impl ScheduledProcess {
         self.watcher_sleeps.store(sleeps, Ordering::SeqCst);
     }
 
+    /// Notifies the scheduler if a launching thread has left that to the watcher.
+    pub(crate) fn relay_notification(&self) {
+        if self.relays_notification.swap(false, Ordering::SeqCst) {
+            self.notify();
+        }
+    }
+
+    /// Calls `sample` with the time between samples, if a scheduler wants samples. Returns none if it does not.
+    pub(crate) fn while_sampling<R>(&self, sample: impl FnOnce(Duration) -> R) -> Option<R> {
+        // This thread sets the flag first and reads the binding second; `end_sampling` is called after the binding was replaced.
+        // SeqCst on both sides: this thread finds no scheduler, or the other thread finds the flag.
+        self.is_sampling.store(true, Ordering::SeqCst);
+        let binding = self.binding();
+        let has_scheduler = !matches!(binding.endpoint, SchedulerEndpoint::None);
+        let interval = binding.page.sample_interval().filter(|_| has_scheduler);
+        let result = interval.map(sample);
+        self.is_sampling.store(false, Ordering::SeqCst);
+        result
+    }
+
+    /// Waits until the watcher queries no device, for at most 10 ms. Call this after the process has left its scheduler for good:
+    /// the driver may not be called while its own exit handlers run.
+    pub(crate) fn end_sampling(&self) {
+        let deadline = Nanos::now() + SAMPLE_TIMEOUT;
+        while self.is_sampling.load(Ordering::SeqCst) && Nanos::now() < deadline {
+            std::thread::sleep(SAMPLE_POLL_INTERVAL);
+        }
+    }
+
     /// Has the watcher poll the queues at once.
     pub(crate) fn poll_now(&self) {
         let binding = self.binding();
@@ -202,10 +287,13 @@ impl ScheduledProcess {
         let [current, previous] = &self.inherited.pages;
         previous.store(current.load(Ordering::SeqCst), Ordering::SeqCst);
         current.store(page.address(), Ordering::SeqCst);
-        let old = self.replace_binding(SchedulerBinding { page: Arc::clone(page), endpoint });
+        // A thread never sleeps on zero here: it would not notice that the page was replaced by zeros.
+        page.orders().word().fetch_add(1, Ordering::SeqCst);
+        let binding = Arc::new(SchedulerBinding { page: Arc::clone(page), endpoint });
+        let old = self.binding.replace(Arc::clone(&binding));
         if !Arc::ptr_eq(&old.page, page) {
             for queue in &moving {
-                queue.move_to(page);
+                queue.move_to(&binding);
             }
             self.dependencies.publish_again(&moving);
         }
@@ -216,6 +304,9 @@ impl ScheduledProcess {
         old.page.orders().bump();
         self.notify();
         self.poll_now();
+        if old.page.is_attached() && !Arc::ptr_eq(&old.page, page) {
+            self.former_pages.add(&old.page);
+        }
         true
     }
 
@@ -229,19 +320,26 @@ impl ScheduledProcess {
 
     /// The scheduler is gone: frees all queues at once. They stay on its page.
     pub(crate) fn on_scheduler_lost(&self) {
-        let page = Arc::clone(&self.binding().page);
-        let lost = self.replace_binding(SchedulerBinding { page, endpoint: SchedulerEndpoint::None });
-        self.disconnect(&lost);
-        drop(lost);
-        self.free_all_queues();
+        while !self.leave(&self.binding()) {}
+    }
+
+    /// Leaves a scheduler that is gone and frees all queues, unless the process is bound to another one by now. Returns whether it
+    /// was not.
+    fn leave(&self, lost: &Arc<SchedulerBinding>) -> bool {
+        let is_current = self.binding.replace_if(lost, lost.without_scheduler());
+        if is_current {
+            self.disconnect(lost);
+            self.free_all_queues();
+        }
+        is_current
     }
 
     /// This connection to the service is closed. If the process is bound to another scheduler by now, it stays bound.
     pub(crate) fn on_service_lost(&self, connection: &Arc<ServiceConnection>) {
         let binding = self.binding();
-        if matches!(&binding.endpoint, SchedulerEndpoint::Service(ours) if Arc::ptr_eq(ours, connection)) {
-            self.on_scheduler_lost();
-        } else {
+        let is_ours =
+            matches!(&binding.endpoint, SchedulerEndpoint::Service(ours) if Arc::ptr_eq(ours, connection));
+        if !is_ours || !self.leave(&binding) {
             connection.shut_down();
         }
     }
@@ -263,6 +361,7 @@ impl ScheduledProcess {
         let queues = self.queues();
         for queue in &queues {
             queue.launch_path().gate().set_order(Order::Free);
+            queue.launch_path().gate().mark_decided();
         }
         // The enforcers resume their devices meanwhile: a device that is slow does not delay the next one.
         self.binding().page.orders().bump();
@@ -275,16 +374,7 @@ impl ScheduledProcess {
     /// The program has closed the descriptor of the connection. The scheduler cannot be notified any more, so its orders must
     /// not hold the process either.
     fn on_descriptor_closed(&self, binding: &Arc<SchedulerBinding>) {
-        let mut current = self.binding.write().unwrap_or_else(PoisonError::into_inner);
-        if Arc::ptr_eq(&current, binding) {
-            let page = Arc::clone(&binding.page);
-            *current = Arc::new(SchedulerBinding { page, endpoint: SchedulerEndpoint::None });
-        }
-    }
-
-    fn replace_binding(&self, binding: SchedulerBinding) -> Arc<SchedulerBinding> {
-        let mut current = self.binding.write().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *current, Arc::new(binding))
+        self.binding.replace_if(binding, binding.without_scheduler());
     }
 
     /// Records the connection before the first message is sent, so that a child after fork does not use it; and records none
@@ -341,6 +431,12 @@ impl SchedulerLink for ScheduledProcess {
         }
     }
 
+    /// Wakes the watcher, whose scheduling policy never lets it preempt another thread, to notify the scheduler.
+    fn notify_without_preemption(&self) {
+        self.relays_notification.store(true, Ordering::SeqCst);
+        self.poll_now();
+    }
+
     fn watch(&self) {
         let binding = self.binding();
         let orders = binding.page.orders();
@@ -351,10 +447,13 @@ impl SchedulerLink for ScheduledProcess {
         }
     }
 
+    fn deferral(&self) -> Option<&Deferral> {
+        Some(&self.deferral)
+    }
+
     fn is_alive(&self) -> bool {
         let binding = self.binding();
-        !matches!(binding.endpoint, SchedulerEndpoint::None)
-            && Nanos::now() - binding.page.last_heartbeat() < SCHEDULER_HEARTBEAT_TIMEOUT
+        binding.has_scheduler() && self.heartbeat.is_fresh(binding.page.heartbeat(), Nanos::now())
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use xsched_core::sync::Shared;
 use xsched_core::{
-    Epoch, Gate, HalError, HwQueue, LevelError, LevelRequest, Limit, RecordedEvent, Resume,
+    Epoch, Gate, HalError, HwQueue, Level, LevelError, LevelRequest, Limit, Nanos, RecordedEvent, Resume,
     SchedulerLink as _, XQueue,
 };
 
@@ -13,7 +13,7 @@ use crate::client::JoinError;
 use crate::hinting::{self, HintFailure};
 use crate::page::{Dependencies, Page, Slot};
 use crate::protocol::{HintRequest, Settings};
-use crate::scheduled_process::{ScheduledProcess, lock};
+use crate::scheduled_process::{ScheduledProcess, SchedulerBinding, lock};
 
 /// An XQueue under the scheduler's control. Releases its slot when it is retired or dropped.
 pub struct ScheduledQueue {
@@ -34,8 +34,11 @@ struct AllocatedSlot {
 }
 
 impl AllocatedSlot {
-    fn allocate(page: &Arc<Page>, hw: &dyn HwQueue) -> Option<Self> {
-        let index = page.allocate_slot(hw.device())?;
+    /// If the page has a scheduler, the first launch waits for that scheduler's first order.
+    fn allocate(page: &Arc<Page>, has_scheduler: bool, hw: &dyn HwQueue) -> Option<Self> {
+        let device = hw.device();
+        let index =
+            if has_scheduler { page.allocate_undecided_slot(device) } else { page.allocate_slot(device) }?;
         Some(Self { page: Arc::clone(page), index, slot: page.shared_slot(index)? })
     }
 
@@ -60,11 +63,12 @@ impl Deref for ScheduledQueue {
 impl ScheduledQueue {
     pub(crate) fn new(
         process: &Arc<ScheduledProcess>,
-        page: &Arc<Page>,
+        binding: &SchedulerBinding,
         hw: Arc<dyn HwQueue>,
         level: LevelRequest,
     ) -> Result<Arc<Self>, JoinError> {
-        let slot = AllocatedSlot::allocate(page, &*hw).ok_or(JoinError::NoSlot)?;
+        let slot = AllocatedSlot::allocate(&binding.page, binding.has_scheduler(), &*hw);
+        let slot = slot.ok_or(JoinError::NoSlot)?;
         let queue = XQueue::new(process.next_queue_id(), hw, slot.gate(), Arc::clone(process) as _, level)?;
         let scheduled = Arc::new(Self {
             queue,
@@ -170,12 +174,12 @@ impl ScheduledQueue {
         Ok(())
     }
 
-    /// Allocates a slot in another page and uses the gate there from now on.
-    pub(crate) fn move_to(&self, page: &Arc<Page>) {
+    /// Allocates a slot in the page of another binding and uses the gate there from now on.
+    pub(crate) fn move_to(&self, binding: &SchedulerBinding) {
         let mut slot = lock(&self.slot);
         // A queue without a slot stays without: it may be retired.
         let Some(old) = slot.take() else { return };
-        *slot = AllocatedSlot::allocate(page, self.launch_path().hw());
+        *slot = AllocatedSlot::allocate(&binding.page, binding.has_scheduler(), self.launch_path().hw());
         let gate = slot.as_ref().map_or_else(private_gate, AllocatedSlot::gate);
         self.launch_path().move_to(gate);
         drop(slot);
@@ -204,6 +208,13 @@ impl ScheduledQueue {
         lock(&self.slot).as_ref().is_some_and(|slot| slot.slot.set_drained(is_drained) != is_drained)
     }
 
+    /// Publishes a sample of the free task of this queue.
+    pub(crate) fn publish_sample(&self, span: Nanos, is_busy: bool) {
+        if let Some(slot) = &*lock(&self.slot) {
+            slot.slot.add_sample(span, is_busy);
+        }
+    }
+
     /// Records the epoch that the watcher sees now. Returns the one before.
     pub(crate) fn replace_last_epoch(&self, now: Epoch) -> Epoch {
         std::mem::replace(&mut lock(&self.last_epoch), now)
@@ -225,6 +236,9 @@ impl ScheduledQueue {
             let cost =
                 self.launch_path().hw().capabilities().cost(self.launch_path().level()).unwrap_or_default();
             slot.slot.publish_settings(level, threshold, batch_size);
+            let capabilities = self.launch_path().hw().capabilities();
+            slot.slot
+                .publish_levels(Level::ALL.into_iter().filter(|level| capabilities.cost(*level).is_ok()));
             slot.slot.publish_switch_cost(cost.preempt + cost.restore);
         }
     }

@@ -4,8 +4,10 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -16,6 +18,10 @@ use serde::de::DeserializeOwned;
 /// The maximum size of a packet.
 pub const MAX_PACKET_SIZE: usize = 64 * 1024;
 
+/// How long a tool waits until the service accepts its connection, and until there is room for a request. A service that works
+/// does both within microseconds.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The packet that is a notification.
 const NOTIFICATION: &[u8] = b"!";
 
@@ -25,6 +31,9 @@ pub enum SocketError {
     /// The peer has closed the connection.
     #[error("the peer closed the connection")]
     Closed,
+    /// The queue of connections that the service has not accepted is full.
+    #[error("the service does not accept connections: it is stopped or overloaded")]
+    NotAccepted,
     /// A system call failed.
     #[error("cannot {what}: {why}")]
     System {
@@ -65,12 +74,25 @@ impl Connection {
         Self(fd)
     }
 
-    /// Connects to a service.
+    /// Connects to a service, with [`CONNECT_TIMEOUT`].
     pub fn to(path: &Path) -> Result<Self, SocketError> {
+        Self::to_within(path, CONNECT_TIMEOUT)
+    }
+
+    /// Connects to a service. If it accepts no connections, or later has no room for a message, fails after `timeout`.
+    pub fn to_within(path: &Path, timeout: Duration) -> Result<Self, SocketError> {
         let fd = socket()?;
         let address = SocketAddrUnix::new(path).map_err(system("use the path of the socket"))?;
-        rustix::net::connect(&fd, &address).map_err(system("connect"))?;
-        Ok(Self(fd))
+        // Without it, connecting blocks as long as the service is stopped and enough clients wait for it.
+        set_socket_timeout(&fd, Timeout::Send, Some(timeout)).map_err(system("set a timeout"))?;
+        loop {
+            match rustix::net::connect(&fd, &address) {
+                Ok(()) => return Ok(Self(fd)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(SocketError::NotAccepted),
+                Err(why) => return Err(system("connect")(why)),
+            }
+        }
     }
 
     /// Sends a notification. Never blocks. If the socket is full, a notification is pending anyway.
@@ -116,7 +138,10 @@ impl Connection {
 
     /// Waits for the next packet. With `wait` false, returns none if there is none.
     pub fn receive<T: DeserializeOwned>(&self, wait: bool) -> Result<Option<Packet<T>>, SocketError> {
-        let mut text = vec![0; MAX_PACKET_SIZE];
+        // A program under a memory limit must not abort here: it runs unscheduled instead.
+        let mut text = Vec::new();
+        text.try_reserve_exact(MAX_PACKET_SIZE).map_err(|_| system("allocate a packet")(Errno::NOMEM))?;
+        text.resize(MAX_PACKET_SIZE, 0);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags =
@@ -124,7 +149,9 @@ impl Connection {
         let got = loop {
             match rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut text)], &mut ancillary, flags) {
                 Ok(got) => break got,
-                Err(Errno::INTR) => {}
+                // The peer has closed the connection with packets unread. The kernel reports this once, before the packets that the
+                // peer sent earlier.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(why) => return Err(system("receive")(why)),
             }
@@ -171,17 +198,19 @@ pub fn candidates() -> Vec<PathBuf> {
     user.into_iter().chain([PathBuf::from("/run/xsched/socket")]).collect()
 }
 
+/// Two connected ends.
+#[cfg(test)]
+pub(crate) fn pair() -> (Connection, Connection) {
+    let (a, b) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .unwrap();
+    (Connection(a), Connection(b))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::protocol::{Reply, Request};
-
-    fn pair() -> (Connection, Connection) {
-        let (a, b) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .unwrap();
-        (Connection(a), Connection(b))
-    }
 
     #[test]
     fn messages_notifications_and_descriptors_arrive_in_order() {
@@ -208,5 +237,15 @@ mod tests {
         assert!(matches!(service.receive::<Request>(true), Err(SocketError::Closed)));
         assert!(matches!(service.send(&Reply::Done, None, true), Err(SocketError::Closed)));
         service.notify();
+    }
+
+    #[test]
+    fn packets_arrive_although_the_sender_closed_the_connection_with_packets_unread() {
+        let (program, service) = pair();
+        program.send(&Request::Status, None, true).unwrap();
+        service.send(&Reply::Done, None, true).unwrap();
+        drop(service);
+        assert!(matches!(program.receive(true), Ok(Some(Packet::Message(Reply::Done, None)))));
+        assert!(matches!(program.receive::<Reply>(true), Err(SocketError::Closed)));
     }
 }

@@ -1,15 +1,92 @@
 //! Threads that the library starts in a program.
 
+use std::alloc::{GlobalAlloc as _, Layout, System};
 use std::io;
 use std::mem::MaybeUninit;
+
+use xsched_core::Nanos;
 
 /// The threads need little. Pages that they never touch take no memory.
 const STACK_SIZE: usize = 256 * 1024;
 
+/// How the kernel schedules a thread on machines without an idle CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CpuScheduling {
+    /// As the thread that starts it.
+    Inherited,
+    /// Runs soon after it was woken, in place of another thread.
+    Prompt,
+    /// Never preempts another thread when it is woken.
+    Batch,
+}
+
+/// The CPU time that a prompt thread requests at once. The kernel runs a thread that requests less earlier.
+const PROMPT_RUNTIME: Nanos = Nanos::from_micros(200);
+
 /// Starts a thread with all signals blocked: signals to the process are for the program's own threads.
-pub(crate) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub(crate) fn start(
+    name: &str,
+    scheduling: CpuScheduling,
+    work: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
+    if !has_memory_for_a_thread() {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
     let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_SIZE);
+    let work = move || {
+        schedule_this_thread(scheduling);
+        work();
+    };
     without_signals(|| builder.spawn(work)).map(drop)
+}
+
+/// What a thread needs: its stack, and what the standard library and the C library allocate when it starts. Either aborts the program if it
+/// cannot allocate that.
+const THREAD_MEMORY: usize = 1 << 20;
+
+/// Whether the C library can allocate what a thread needs.
+fn has_memory_for_a_thread() -> bool {
+    let layout = Layout::new::<[u8; THREAD_MEMORY]>();
+    // SAFETY: the layout has a size, and the block is returned with it, unused.
+    unsafe {
+        let block = System.alloc(layout);
+        if !block.is_null() {
+            System.dealloc(block, layout);
+        }
+        !block.is_null()
+    }
+}
+
+/// Has the kernel run the calling thread soon after it is woken. Needs no privilege.
+pub fn make_this_thread_prompt() {
+    schedule_this_thread(CpuScheduling::Prompt);
+}
+
+/// If the kernel refuses, the thread is scheduled as before: requests of short run times need Linux 6.12, and threads with a
+/// real-time policy keep it.
+pub(crate) fn schedule_this_thread(scheduling: CpuScheduling) {
+    let (policy, runtime) = match scheduling {
+        CpuScheduling::Inherited => return,
+        CpuScheduling::Prompt => (libc::SCHED_OTHER, PROMPT_RUNTIME),
+        CpuScheduling::Batch => (libc::SCHED_BATCH, Nanos::ZERO),
+    };
+    // SAFETY: reads the policy and the nice value of the calling thread.
+    let (present, nice) = unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
+    if !matches!(present, libc::SCHED_OTHER | libc::SCHED_BATCH) {
+        return;
+    }
+    let attributes = libc::sched_attr {
+        size: u32::try_from(size_of::<libc::sched_attr>()).unwrap_or(0),
+        sched_policy: u32::try_from(policy).unwrap_or(0),
+        sched_flags: 0,
+        sched_nice: nice,
+        sched_priority: 0,
+        sched_runtime: runtime.0,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: the structure has the size that it states; 0 is the calling thread, and no flags are set.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 
 /// Calls `work` with all signals blocked on this thread. A thread that `work` starts keeps them blocked.

@@ -6,8 +6,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::protocol::{Reply, Request, Status};
+use crate::protocol::{GrantStatus, Reply, Request, Status};
 use crate::socket::{self, Connection, Packet, SocketError};
+use crate::socket_lock::SocketOwner;
 
 /// How long a tool waits for a reply. A service that works replies within microseconds.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,8 +41,14 @@ pub enum ToolError {
     #[error("{0}")]
     Refused(String),
     /// The service did not reply.
-    #[error("the scheduler at {} has not replied for {} s: is it stopped or overloaded?", at.display(), REPLY_TIMEOUT.as_secs())]
+    #[error("the scheduler at {} does not reply{}", at.display(), advice(at))]
     NoReply {
+        /// Its socket.
+        at: PathBuf,
+    },
+    /// The service does not accept the connection.
+    #[error("the scheduler at {} does not accept connections{}", at.display(), advice(at))]
+    NotAccepted {
         /// Its socket.
         at: PathBuf,
     },
@@ -65,6 +72,15 @@ pub enum ToolError {
     },
 }
 
+/// What is known about a service that does not respond, and what to do.
+fn advice(at: &Path) -> String {
+    let found = match SocketOwner::of(at) {
+        Some(owner) => format!("its process {} {}", owner.pid(), owner.state()),
+        None => "it is stopped or overloaded".to_owned(),
+    };
+    format!(": {found}; replace it with `xsched serve --replace`")
+}
+
 fn join(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
@@ -82,20 +98,32 @@ impl ToolConnection {
         Self::connect_to_first(socket::candidates())
     }
 
+    /// Connects to the service at `at`. Fails after `timeout` if it accepts no connections. For programs that must not wait.
+    pub fn connect_within(at: &Path, timeout: Duration) -> Result<Self, ToolError> {
+        Self::connect_each(vec![at.to_owned()], timeout)
+    }
+
     /// Connects to the first of `candidates` at which a service listens.
     pub fn connect_to_first(candidates: Vec<PathBuf>) -> Result<Self, ToolError> {
-        let mut not_allowed = None;
+        Self::connect_each(candidates, socket::CONNECT_TIMEOUT)
+    }
+
+    fn connect_each(candidates: Vec<PathBuf>, timeout: Duration) -> Result<Self, ToolError> {
+        let mut failure = None;
         for at in &candidates {
-            match Connection::to(at) {
+            match Connection::to_within(at, timeout) {
                 Ok(connection) => return Ok(Self { connection, at: at.clone() }),
                 Err(SocketError::System { why: why @ (Errno::ACCESS | Errno::PERM), .. }) => {
-                    not_allowed.get_or_insert(ToolError::NotAllowed { at: at.clone(), why });
+                    failure.get_or_insert(ToolError::NotAllowed { at: at.clone(), why });
+                }
+                Err(SocketError::NotAccepted) => {
+                    failure.get_or_insert(ToolError::NotAccepted { at: at.clone() });
                 }
                 // There is no service, or only the socket of a service that was killed.
                 Err(_) => {}
             }
         }
-        Err(not_allowed.unwrap_or(ToolError::NoService { looked: candidates }))
+        Err(failure.unwrap_or(ToolError::NoService { looked: candidates }))
     }
 
     /// The socket of the service.
@@ -106,7 +134,15 @@ impl ToolConnection {
 
     /// Sends a request without waiting; [`next_reply`](Self::next_reply) receives its replies.
     pub fn send(&self, request: &Request) -> Result<(), ToolError> {
-        self.connection.send(request, None, true).map_err(|why| self.failed(why))
+        match self.connection.send(request, None, true) {
+            // The service has closed the connection. What it sent before, such as a refusal, can still be received.
+            Ok(()) | Err(SocketError::Closed) => Ok(()),
+            // The time limit of the connection is over.
+            Err(SocketError::System { why: Errno::AGAIN, .. }) => {
+                Err(ToolError::NoReply { at: self.at.clone() })
+            }
+            Err(why) => Err(self.failed(why)),
+        }
     }
 
     /// Sends a request and waits for the reply. A refusal is an error.
@@ -158,6 +194,23 @@ impl ToolConnection {
         Ok(status)
     }
 
+    /// All grants that this user may see, from as many packets as they need.
+    pub fn grants(&self) -> Result<Vec<GrantStatus>, ToolError> {
+        let mut all = Vec::new();
+        let mut reply = self.request(&Request::Grants)?;
+        loop {
+            let Reply::Grants { grants, more } = reply else { return Err(self.unexpected()) };
+            all.extend(grants);
+            if !more {
+                return Ok(all);
+            }
+            if !self.wait(REPLY_TIMEOUT)? {
+                return Err(ToolError::NoReply { at: self.at.clone() });
+            }
+            reply = self.next_reply()?;
+        }
+    }
+
     fn as_status(&self, reply: Reply) -> Result<Status, ToolError> {
         match reply {
             Reply::Status(status) => Ok(status),
@@ -189,5 +242,19 @@ mod tests {
             "no scheduler is running (looked at /nowhere/a, /nowhere/b): start one with `xsched serve`, or let \
              `xsched run` do it"
         );
+    }
+
+    #[test]
+    fn refusal_of_a_connection_that_is_closed_already_is_received() {
+        let (tool, service) = socket::pair();
+        let why = "too many connections".to_owned();
+        service.send(&Reply::Refused { why }, None, true).unwrap();
+        drop(service);
+        let tool = ToolConnection { connection: tool, at: PathBuf::from("/nowhere") };
+        assert_eq!(tool.request(&Request::Status).unwrap_err().to_string(), "too many connections");
+        assert!(matches!(
+            tool.request(&Request::Status),
+            Err(ToolError::ConnectionFailed { why: SocketError::Closed, .. })
+        ));
     }
 }

@@ -218,6 +218,7 @@ fn dependency_from_before_contention_does_not_deadlock() {
     let other_hw = Arc::new(device.queue().unwrap());
     let other = one.client.join(Arc::clone(&other_hw) as _, LevelRequest::Auto).unwrap();
     eventually("both are known", || scheduler.with(|c| c.tasks().len()) == 1);
+    eventually("the second queue is alone", || other.launch_path().gate().is_free());
     other_hw.launch(Duration::from_millis(300)).unwrap();
     let point = other.record();
     assert_eq!(point, None, "there is no contention");

@@ -1,5 +1,9 @@
 //! The service and its clients, each in a process of its own: the binary of this test, started again with a role.
 
+#[path = "../../xsched/tests/skipped/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod skipped;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -8,10 +12,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use skipped::record_skipped;
 use xsched_core::{DeviceId, Order, SchedulerLink};
 use xsched_ipc::Page;
 use xsched_ipc::protocol::{
-    EventKind, HintRequest, PROTOCOL, Reply, Request, Settings, Status, Target, TaskState,
+    Caller, EventKind, HintRequest, JobKey, MAX_JOB_KEYS, PROTOCOL, Reply, Request, Settings, Status, Target,
+    TaskState,
 };
 use xsched_ipc::service::{Options, Service, request_shutdown};
 use xsched_ipc::socket::{Connection, Packet, SocketError};
@@ -33,6 +39,7 @@ fn role() {
         }
         "malicious" => malicious(&socket),
         "other_user" => other_user(&socket),
+        "tracer" => tracer(&socket),
         other => panic!("unknown role {other}"),
     }
     // Without the output of the test harness.
@@ -71,7 +78,14 @@ impl SchedulerLink for JoinedClient {
 impl JoinedClient {
     fn join(socket: &Path, hint_request: HintRequest) -> Self {
         let connection = Connection::to(socket).unwrap();
-        let join = Request::Join { protocol: PROTOCOL, version: "test".into(), name: None, hint_request };
+        let join = Request::Join {
+            protocol: PROTOCOL,
+            version: "test".into(),
+            name: None,
+            hint_request,
+            grant_token: None,
+            memory_group: None,
+        };
         connection.send(&join, None, true).unwrap();
         let Some(Packet::Message(Reply::Welcome { note, .. }, Some(fd))) = connection.receive(true).unwrap()
         else {
@@ -104,8 +118,13 @@ fn scheduled_process(socket: &Path) {
             "busy" => gate.mark_busy(&joined),
             "idle" => assert!(gate.mark_idle(gate.epoch(), &joined)),
             "order" => {}
+            "job" => {
+                let jobs = Request::Jobs(vec![JobKey::Name("train".into())]);
+                joined.connection.send(&jobs, None, true).unwrap();
+                assert!(matches!(joined.connection.receive(true), Ok(Some(Packet::Message(Reply::Done, _)))));
+            }
             "heartbeat" => {
-                println!("{}", joined.page.last_heartbeat().0);
+                println!("{}", joined.page.heartbeat());
                 continue;
             }
             other => panic!("unknown command {other}"),
@@ -119,7 +138,7 @@ fn malicious(socket: &Path) {
     let joined = JoinedClient::join(socket, HintRequest::default());
     println!("ready");
     let mut state = 88_172_645_463_325_252_u64;
-    let mut page = vec![0_u8; 32_768];
+    let mut page = vec![0_u8; 36_864];
     loop {
         for (index, byte) in page.iter_mut().enumerate() {
             state ^= state << 13;
@@ -153,6 +172,7 @@ fn other_user(socket: &Path) {
     refused(Request::Policy { name: Some("fair".into()), timeslice_us: None, k: None });
     refused(Request::Focus(None));
     refused(Request::Stop);
+    refused(Request::ActFor(Caller::User(0)));
     refused(Request::Configure { queue: status.queues[0].handle, settings: Settings::default() });
     // A request above the limit is clamped and reported; the process is scheduled all the same.
     let joined = JoinedClient::join(socket, priority(100));
@@ -166,7 +186,36 @@ fn other_user(socket: &Path) {
     };
     assert_eq!(joined_reply(Request::Hint(priority(-7))), Reply::Done);
     assert!(matches!(joined_reply(Request::Hint(priority(1))), Reply::Refused { .. }));
+    // A job of the same name, which another user's process has, is another job and is not shown.
+    assert_eq!(joined_reply(Request::Jobs(vec![JobKey::Name("train".into())])), Reply::Done);
+    let Reply::Status(status) = request_reply(Request::Status) else { panic!("no status") };
+    let jobs: Vec<_> = status.tasks.iter().map(|task| (task.pid == pid, task.job.as_deref())).collect();
+    assert!(jobs.contains(&(true, None)) && jobs.contains(&(false, Some("train"))), "{jobs:?}");
+    for invalid in [vec![JobKey::Name("two\nlines".into())], vec![JobKey::Name("a".into()); MAX_JOB_KEYS + 1]]
+    {
+        assert!(matches!(joined_reply(Request::Jobs(invalid)), Reply::Refused { .. }));
+    }
     println!("ready");
+}
+
+/// Prints the label of the first job that it learns of.
+fn tracer(socket: &Path) {
+    let connection = Connection::to(socket).unwrap();
+    connection.send(&Request::Trace, None, true).unwrap();
+    assert!(matches!(connection.receive(true), Ok(Some(Packet::Message(Reply::Done, _)))));
+    println!("ready");
+    loop {
+        let Some(Packet::Message(Reply::Events { events, .. }, _)) = connection.receive(true).unwrap() else {
+            continue;
+        };
+        let label = events.into_iter().find_map(|event| match event.kind {
+            EventKind::JobChanged(label) => Some(label),
+            _ => None,
+        });
+        if let Some(label) = label {
+            return println!("label `{label}`");
+        }
+    }
 }
 
 /// A process of this test, killed when dropped.
@@ -542,29 +591,112 @@ fn queue_with_hints_of_its_own_becomes_a_task_of_its_own() {
 #[test]
 fn other_user_neither_sees_nor_changes_processes_that_are_not_theirs() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can become another user");
-        return;
+        return record_skipped("only root can become another user");
     }
     let service = TestService::start();
-    let process = service.start_process("10");
+    let mut process = service.start_process("10");
     wait_until("the process is known", || service.status().tasks.len() == 1);
+    process.command("job");
+    assert_eq!(service.status().tasks[0].job.as_deref(), Some("train"));
     let pid = process.child.id().to_string();
     match TestProcess::start("other_user", &service.socket, &[("SERVICE_TEST_PID", &pid)], Some(65_534)) {
         Ok(other) => drop(other.wait_ready()),
-        Err(error) => println!("skipped: the other user cannot start {:?}: {error}", std::env::current_exe()),
+        Err(error) => record_skipped(&format!("the other user cannot execute this test: {error}")),
+    }
+}
+
+#[test]
+fn tracer_of_another_user_does_not_see_the_names_of_jobs() {
+    if !rustix::process::geteuid().is_root() {
+        return record_skipped("only root can become another user");
+    }
+    for (uid, label) in [(None, "label `train`"), (Some(65_534), "label ``")] {
+        let service = TestService::start();
+        let mut process = service.start_process("10");
+        wait_until("the process is known", || service.status().tasks.len() == 1);
+        let mut tracer = match TestProcess::start("tracer", &service.socket, &[], uid) {
+            Ok(tracer) => tracer.wait_ready(),
+            Err(error) => {
+                return record_skipped(&format!("the other user cannot execute this test: {error}"));
+            }
+        };
+        process.command("job");
+        assert_eq!(tracer.command(""), label);
+    }
+}
+
+/// A connection that acts for a caller has the rights of the caller alone: those of a socket of that user, without its groups.
+#[test]
+fn connection_that_acts_for_a_caller_has_no_other_rights() {
+    let service = TestService::start();
+    let process = service.start_process("10");
+    wait_until("the process is known", || service.status().tasks.len() == 1);
+    let queue = service.status().queues[0].handle;
+    let pid = process.child.id();
+    let own = rustix::process::geteuid().as_raw();
+    for (caller, is_owner) in [
+        (Caller::Unknown, false),
+        (Caller::User(u32::MAX), false),
+        (Caller::User(own.wrapping_add(7_000)), false),
+        (Caller::User(own), true),
+    ] {
+        let connection = Connection::to(&service.socket).unwrap();
+        let reply_to = |request: Request| {
+            connection.send(&request, None, true).unwrap();
+            let Some(Packet::Message(reply, _)) = connection.receive(true).unwrap() else {
+                panic!("no reply")
+            };
+            reply
+        };
+        assert_eq!(reply_to(Request::ActFor(caller)), Reply::Done);
+        let Reply::Status(status) = reply_to(Request::Status) else { panic!("no status") };
+        let task = &status.tasks[0];
+        assert_eq!((task.pid, task.name.is_empty(), task.cmdline.is_empty()), (pid, !is_owner, !is_owner));
+        let Reply::Metrics { text, .. } = reply_to(Request::Metrics) else { panic!("no metrics") };
+        assert_eq!(text.contains("name=\"\""), !is_owner, "{text}");
+        let set = |n| Request::Set { target: Target::Pid(pid), hint_request: priority(n) };
+        for (request, allowed) in [
+            (set(-256), is_owner),
+            (set(10), is_owner),
+            (Request::SetQueue { queue, hint_request: priority(-256) }, is_owner),
+            (
+                Request::Configure { queue, settings: Settings { level: Some(1), ..Settings::default() } },
+                is_owner,
+            ),
+            (Request::Suspend(Target::Pid(pid)), is_owner),
+            (Request::Resume(Target::Pid(pid)), is_owner),
+            (Request::Policy { name: Some("HPF".into()), timeslice_us: None, k: None }, is_owner),
+            (Request::Focus(None), is_owner),
+            (Request::ActFor(Caller::User(own)), is_owner),
+            (Request::Trace, false),
+            (Request::Expect, false),
+            (join_request(PROTOCOL), false),
+        ] {
+            let reply = reply_to(request.clone());
+            assert_eq!(!matches!(reply, Reply::Refused { .. }), allowed, "{caller:?} {request:?}: {reply:?}");
+        }
+        if !is_owner {
+            assert!(matches!(reply_to(Request::Stop), Reply::Refused { .. }));
+        }
+    }
+    assert!(service.status().tasks.iter().all(|task| task.state != TaskState::Suspended));
+}
+
+fn join_request(protocol: u32) -> Request {
+    Request::Join {
+        protocol,
+        version: "9.9".into(),
+        name: None,
+        hint_request: HintRequest::default(),
+        grant_token: None,
+        memory_group: None,
     }
 }
 
 #[test]
 fn protocol_mismatch_error_names_both_versions() {
     let service = TestService::start();
-    let join = Request::Join {
-        protocol: 99,
-        version: "9.9".into(),
-        name: None,
-        hint_request: HintRequest::default(),
-    };
-    let Reply::Refused { why } = service.request(&join) else { panic!("not refused") };
+    let Reply::Refused { why } = service.request(&join_request(99)) else { panic!("not refused") };
     for part in ["9.9", "protocol 99", env!("CARGO_PKG_VERSION"), &format!("protocol {PROTOCOL}")] {
         assert!(why.contains(part), "{part} is not in: {why}");
     }

@@ -31,8 +31,10 @@ impl Coordinator {
             return;
         }
         self.events = tracing.then(|| Vec::with_capacity(MAX_EVENTS));
+        self.permission_changed = true;
         // Launches from before tracing started are not reported.
         for program in self.programs.iter_mut().filter(|_| tracing) {
+            program.noted_memory.clear();
             for queue in &mut program.queues {
                 if let Some(slot) = program.page.slot(queue.slot) {
                     queue.count(slot);
@@ -108,6 +110,22 @@ impl Coordinator {
         if edge {
             let what = if queue.ready { EventKind::QueueBusy(id.0) } else { EventKind::QueueIdle(id.0) };
             note(events, &mut self.events_lost, now, task.into(), what);
+        }
+    }
+
+    /// Records the device memory of a program's tasks, if it has changed.
+    pub(super) fn note_memory(&mut self, place: usize, now: Nanos) {
+        let Some(events) = &mut self.events else { return };
+        let program = &mut self.programs[place];
+        for queue in &program.queues {
+            let id = queue_id(program.id, queue.slot);
+            let Some(task) = self.table.position_of(id).map(|place| &self.table.tasks()[place]) else {
+                continue;
+            };
+            let Some(memory) = program.page.memory(queue.device) else { continue };
+            if program.noted_memory.insert(task.id, memory.used) != Some(memory.used) {
+                note(events, &mut self.events_lost, now, task.into(), EventKind::Memory(memory.used));
+            }
         }
     }
 

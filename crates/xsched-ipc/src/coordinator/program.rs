@@ -1,13 +1,26 @@
 //! One program: its page, and what was last read there and written there.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use xsched_core::{DeviceId, Hints, Nanos, Order, Process};
-use xsched_policy::Dependency;
+use xsched_core::{DeviceId, Hints, Level, Nanos, Order, Process, TaskId};
+use xsched_policy::{Dependency, JobId, LaunchedWork};
 
-use super::{ClientId, Coordinator, QUEUES_PER_USER, queue_id};
-use crate::page::{Dependencies, Page, Slot};
-use crate::protocol::EventKind;
+use super::stalls::StallWatch;
+use super::{ClientId, Coordinator, queue_id};
+use crate::page::{Dependencies, Page, Samples, Slot};
+use crate::protocol::{EventKind, JobKey};
+
+/// The grant of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProgramGrant {
+    /// Its number; 0 if the program has none. Job keys of programs with another grant are other keys.
+    pub number: u64,
+    /// Its name.
+    pub name: Option<Arc<str>>,
+    /// The programs of one user that have it are a job.
+    pub is_job: bool,
+}
 
 pub(super) struct Program {
     pub(super) id: ClientId,
@@ -24,6 +37,13 @@ pub(super) struct Program {
     has_dependencies: bool,
     /// Its threads have to be woken for the orders just written.
     wake_pending: bool,
+    /// What identifies the job that it is a member of, in ascending order.
+    pub(super) job_keys: Vec<JobKey>,
+    pub(super) grant: ProgramGrant,
+    pub(super) job: Option<JobId>,
+    pub(super) stall: StallWatch,
+    /// The device memory of each of its tasks that was recorded as an event.
+    pub(super) noted_memory: HashMap<TaskId, u64>,
 }
 
 /// A queue as last read from its slot.
@@ -35,8 +55,12 @@ pub(super) struct Queue {
     pub(super) ready: bool,
     /// The program waits for each small piece of its work.
     pub(super) is_sync_bound: bool,
+    /// Its first launch waits for the scheduler's decision about it.
+    pub(super) is_undecided: bool,
     /// Ordered to drain, and the device runs nothing of it.
     pub(super) is_drained: bool,
+    /// Whether the device completes launched work though the queue is ordered to stop.
+    pub(super) launched_work: LaunchedWork,
     dependencies: Dependencies,
     /// The order in its gate.
     pub(super) order: Order,
@@ -46,6 +70,18 @@ pub(super) struct Queue {
     wake_deferred: bool,
     /// What it costs to preempt it and to resume it, as its program reports.
     pub(super) switch_cost: Nanos,
+    /// Its running command can be preempted, as its program reports.
+    pub(super) is_interruptible: bool,
+    /// It may keep its work unreported.
+    permits_unreported: bool,
+    /// It may defer its launches.
+    permits_deferral: bool,
+    /// How long it was busy without a report, as last read, and when that was.
+    unreported: Nanos,
+    unreported_read_at: Nanos,
+    /// What the samples of its free task showed when they were last read, and when that was.
+    samples: Samples,
+    samples_read_at: Nanos,
     /// Launches counted in the slot, and those of queues that had this slot before without being noticed.
     passes: u64,
     passes_before: u64,
@@ -61,12 +97,21 @@ impl Queue {
             device,
             ready: false,
             is_sync_bound: false,
+            is_undecided: false,
             is_drained: false,
+            launched_work: LaunchedWork::Stops,
             dependencies: Dependencies::NONE,
             order: Order::Free,
             place: None,
             wake_deferred: false,
             switch_cost: Nanos::ZERO,
+            is_interruptible: false,
+            permits_unreported: false,
+            permits_deferral: false,
+            unreported: Nanos::ZERO,
+            unreported_read_at: Nanos::ZERO,
+            samples: Samples::default(),
+            samples_read_at: Nanos::MAX,
             passes: 0,
             passes_before: 0,
             noted: 0,
@@ -77,6 +122,22 @@ impl Queue {
     /// Launches counted so far.
     pub(super) fn launches(&self) -> u64 {
         self.passes_before.saturating_add(self.passes)
+    }
+
+    /// Reads how long the queue was busy without a report. Returns the time since the last call, at most what has passed.
+    fn read_unreported(&mut self, slot: &Slot, now: Nanos) -> Nanos {
+        let total = slot.gate.unreported_time();
+        let span = total - std::mem::replace(&mut self.unreported, total);
+        span.min(now - std::mem::replace(&mut self.unreported_read_at, now))
+    }
+
+    /// Reads what samples of the queue's free task show. Returns the busy time since the last call, at most what has passed, or
+    /// none if no sample was taken since then.
+    pub(super) fn read_samples(&mut self, slot: &Slot, now: Nanos) -> Option<Nanos> {
+        let samples = slot.samples();
+        let before = std::mem::replace(&mut self.samples, samples);
+        let passed = now - std::mem::replace(&mut self.samples_read_at, now);
+        (samples.count != before.count).then(|| (samples.busy - before.busy).min(passed))
     }
 
     /// Reads the launches counted in the slot. The sum never decreases, whatever the slot holds.
@@ -91,8 +152,27 @@ impl Queue {
 
 impl Program {
     pub(super) fn new(id: ClientId, user: u32, process: Process, page: Arc<Page>, hints: Hints) -> Self {
-        let (queues, was_read, has_dependencies, wake_pending) = (Vec::new(), false, false, false);
-        Self { id, user, process, page, hints, queues, was_read, has_dependencies, wake_pending }
+        Self {
+            id,
+            user,
+            process,
+            page,
+            hints,
+            queues: Vec::new(),
+            was_read: false,
+            has_dependencies: false,
+            wake_pending: false,
+            job_keys: Vec::new(),
+            grant: ProgramGrant::default(),
+            job: None,
+            stall: StallWatch::default(),
+            noted_memory: HashMap::new(),
+        }
+    }
+
+    /// Whether it has something that identifies a job.
+    pub(super) fn has_job_key(&self) -> bool {
+        !self.job_keys.is_empty() || self.grant.is_job
     }
 
     /// Adds which of its tasks wait for which. A program can only name queues of its own, so what it writes concerns its own
@@ -156,11 +236,41 @@ impl Program {
             self.page.set_heartbeat(now);
         }
         slot.gate.set_order(order);
-        // A queue that was free did not count its work: only its program knows whether it has any.
-        let is_idle = !queue.ready && queue.order != Order::Free && order != Order::Free;
-        queue.wake_deferred = is_idle;
-        self.wake_pending |= !is_idle;
+        // Between two orders with the same time slice an idle queue has nothing to do. A queue that was free did not count its
+        // work: only its program knows whether it has any.
+        let is_deferred = !queue.ready && is_preemptible(queue.order) && is_preemptible(order);
+        queue.wake_deferred = is_deferred;
+        self.wake_pending |= !is_deferred;
         queue.order = order;
+    }
+
+    /// Sets which of its queues may keep their work unreported: those that lead, and whose task has the permission. They may defer
+    /// their launches if `has_rival` returns true for their task.
+    pub(super) fn permit_unreported(
+        &mut self,
+        has_permission: impl Fn(usize) -> bool,
+        has_rival: impl Fn(usize) -> bool,
+    ) {
+        for queue in &mut self.queues {
+            let permits = queue.order == Order::Leader && queue.place.is_some_and(&has_permission);
+            let permits_deferral = permits && queue.place.is_some_and(&has_rival);
+            if permits_deferral != std::mem::replace(&mut queue.permits_deferral, permits_deferral)
+                && let Some(slot) = self.page.slot(queue.slot)
+            {
+                slot.gate.permit_deferral(permits_deferral);
+            }
+            if permits != std::mem::replace(&mut queue.permits_unreported, permits)
+                && let Some(slot) = self.page.slot(queue.slot)
+            {
+                // The process reports what it has kept unreported.
+                self.wake_pending |= slot.gate.permit_unreported(permits);
+            }
+        }
+    }
+
+    /// Whether one of its queues may keep its work unreported.
+    pub(super) fn permits_unreported(&self) -> bool {
+        self.queues.iter().any(|queue| queue.permits_unreported)
     }
 
     /// Wakes the program's threads if the orders concern work it has.
@@ -169,6 +279,21 @@ impl Program {
             self.page.orders().bump();
         }
     }
+}
+
+/// Whether the device completes work that the queue has launched, after an order to stop.
+fn launched_work(slot: &Slot) -> LaunchedWork {
+    match slot.settings().0 {
+        _ if slot.gate.epoch().is_idle() => LaunchedWork::Stops,
+        0 | 1 => LaunchedWork::Continues,
+        2 => LaunchedWork::MayContinue,
+        _ => LaunchedWork::Stops,
+    }
+}
+
+/// Whether a queue with this order has the short time slice of tasks that can be preempted.
+fn is_preemptible(order: Order) -> bool {
+    matches!(order, Order::Throttled | Order::Yield | Order::Evict | Order::Drain)
 }
 
 /// How a slot in use compares with the next queue that is known.
@@ -195,6 +320,8 @@ impl Coordinator {
                     SlotState::KnownQueueGone => self.remove_queue(place, next, now),
                     SlotState::New => {
                         if !self.add_queue(place, next, index, device, now) {
+                            // It runs unscheduled, without an order to wait for.
+                            slot.gate.mark_decided();
                             break;
                         }
                     }
@@ -212,6 +339,8 @@ impl Coordinator {
         let program = &mut self.programs[place];
         program.has_dependencies = has_dependencies;
         program.was_read = true;
+        self.needs_alignment |= program.notice_progress();
+        self.note_memory(place, now);
     }
 
     /// Slots are read in ascending order, and the known queues are in the same order.
@@ -228,17 +357,23 @@ impl Coordinator {
     fn add_queue(&mut self, place: usize, next: usize, slot: usize, device: DeviceId, now: Nanos) -> bool {
         let program = &mut self.programs[place];
         let count = self.queues_by_user.entry(program.user).or_default();
-        if *count >= QUEUES_PER_USER {
+        if self.queue_limits.get(&program.user).is_some_and(|limit| *count >= *limit) {
             return false;
         }
         *count += 1;
         let tasks = self.table.tasks().len();
         let queue = queue_id(program.id, slot);
         let task = self.table.add_queue(queue, program.process, device, program.hints);
-        program.queues.insert(next, Queue::new(slot, device));
+        program.queues.insert(next, Queue { samples_read_at: now, ..Queue::new(slot, device) });
         self.needs_alignment = true;
         if self.table.tasks().len() > tasks {
             self.note_task(task, now, || EventKind::TaskAdded(String::new()));
+            if self.programs[place].job.is_some() {
+                self.note_job(place, now);
+            }
+            if self.programs[place].grant.name.is_some() {
+                self.note_grant(place, now);
+            }
         }
         true
     }
@@ -259,11 +394,22 @@ impl Coordinator {
         let program = &mut self.programs[place];
         let queue = &mut program.queues[next];
         queue.dependencies = slot.dependencies();
+        queue.is_undecided = slot.gate.is_undecided();
+        self.has_undecided |= queue.is_undecided;
         let (is_sync_bound, is_drained) = (slot.gate.is_sync_bound(), slot.is_drained());
         self.feedback_changed |= (queue.is_sync_bound, queue.is_drained) != (is_sync_bound, is_drained);
         (queue.is_sync_bound, queue.is_drained) = (is_sync_bound, is_drained);
+        let launched_work = launched_work(slot);
+        self.feedback_changed |= std::mem::replace(&mut queue.launched_work, launched_work) != launched_work;
         let cost = slot.switch_cost();
         self.needs_alignment |= std::mem::replace(&mut queue.switch_cost, cost) != cost;
+        let is_interruptible = slot.settings().0 >= Level::Interrupt.number();
+        self.needs_alignment |=
+            std::mem::replace(&mut queue.is_interruptible, is_interruptible) != is_interruptible;
+        let unreported = queue.read_unreported(slot, now);
+        if let Some(account) = queue.place.and_then(|place| self.accounts.get_mut(place)) {
+            account.unreported += unreported;
+        }
         let has_dependencies = queue.dependencies != Dependencies::NONE;
         let ready = slot.gate.is_ready();
         let edge = ready != queue.ready;

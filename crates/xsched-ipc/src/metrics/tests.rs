@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::protocol::QueueStatus;
+use crate::protocol::{QueueStatus, UnscheduledProcess};
 
 fn nonzero_counters() -> Counters {
     let counters = Counters::default();
@@ -23,7 +23,7 @@ fn nonzero_counters() -> Counters {
 }
 
 fn busy_status() -> Status {
-    let states = [TaskState::Idle, TaskState::Running, TaskState::Held, TaskState::Suspended];
+    let states = TaskState::ALL;
     let tasks = states.into_iter().zip(1..).map(|(state, number)| TaskStatus {
         task: number,
         pid: 100,
@@ -37,14 +37,25 @@ fn busy_status() -> Status {
         deadline_us: Some(2_500),
         laxity_us: Some(1),
         state,
+        kind: Some(crate::protocol::TaskKind::SyncBound),
         queues: 2,
         launches: 12,
         used_ns: 1_500_000_000,
+        sampled_ns: Some(2_500_000_000),
+        not_deferred: Vec::new(),
         held_ns: 20,
+        wasted_ns: 10,
         preemptions: 4,
         wait_p99_us: Some(80),
+        job: None,
+        grant: None,
+        labels: std::collections::BTreeMap::new(),
+        memory_bytes: Some(3 << 30),
+        memory_peak_bytes: Some(4 << 30),
+        memory_limit_bytes: Some(5 << 30),
     });
     Status {
+        unscheduled: vec![UnscheduledProcess { device: 0x2_0000_0030, pid: 7 }; 2],
         version: "0.1.0".into(),
         pid: 1,
         policy: "HPF".into(),
@@ -142,6 +153,30 @@ fn name_cannot_inject_a_line() {
 }
 
 #[test]
+fn grant_and_its_labels_are_labels_of_the_info_metric_alone() {
+    let mut status = busy_status();
+    status.tasks.truncate(1);
+    status.tasks[0].grant = Some("slurm-7".into());
+    let labels = [("job", "7"), ("pid", "1"), ("user", "a\"b\n")];
+    status.tasks[0].labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let text = render(&status, &Counters::default());
+    let expected = r#",state="idle",kind="sync-bound",grant="slurm-7",label_job="7",label_pid="1",label_user="a\"b\n"} 1"#;
+    let with_grant: Vec<_> = text.lines().filter(|line| line.contains("slurm-7")).collect();
+    assert_eq!(with_grant.len(), 1, "{with_grant:?}");
+    assert!(with_grant[0].starts_with("xsched_task_info{") && with_grant[0].ends_with(expected), "{text}");
+    assert!(!text.lines().any(|line| line.contains("label_job") && !line.starts_with("xsched_task_info{")));
+}
+
+#[test]
+fn task_that_cannot_be_sampled_has_no_sampled_time() {
+    let mut status = busy_status();
+    status.tasks.truncate(1);
+    status.tasks[0].sampled_ns = None;
+    let text = render(&status, &Counters::default());
+    assert!(!text.contains("\nxsched_task_sampled_seconds_total{"), "{text}");
+}
+
+#[test]
 fn order_of_tasks_in_the_status_does_not_change_the_text() {
     let mut reversed = busy_status();
     reversed.tasks.reverse();
@@ -168,4 +203,25 @@ fn long_text_is_split_into_packets_of_complete_lines() {
     }
     assert_eq!(joined, text);
     assert_eq!(super::replies("").len(), 1, "a request without a reply");
+}
+
+/// A search through all tasks for each device took 16 times as long for 4 times as many tasks.
+#[test]
+fn rendering_time_is_proportional_to_the_number_of_tasks_on_as_many_devices() {
+    let one = busy_status().tasks[0].clone();
+    let shortest_time = |tasks: u64| {
+        let tasks = (0..tasks).map(|device| TaskStatus { device, task: device, ..one.clone() }).collect();
+        let status = Status { tasks, ..busy_status() };
+        let mut text = MetricsText::default();
+        let times = (0..20).map(|_| {
+            let began = Nanos::now();
+            scheduled(&mut text, &status);
+            Nanos::now() - began
+        });
+        times.min().unwrap()
+    };
+    // A comparison of times, repeated because other programs may have the CPU during one of them.
+    let compare = || (shortest_time(1_000), shortest_time(4_000));
+    let times: Vec<_> = std::iter::repeat_with(compare).take(5).collect();
+    assert!(times.iter().any(|(few, many)| many.0 < 10 * few.0), "for 1000 and 4000 tasks: {times:?}");
 }

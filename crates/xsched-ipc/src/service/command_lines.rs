@@ -12,9 +12,12 @@ use crate::notifier::Notifier;
 /// The token of a session, and the command line of its process.
 type CommandLine = (u64, String);
 
+/// The maximum number of command lines that wait to be read.
+const MAX_REQUESTS: usize = 4_096;
+
 /// Requests command lines and returns them when they were read.
 pub(super) struct CommandLineReader {
-    requests: mpsc::Sender<(u64, u32)>,
+    requests: mpsc::SyncSender<(u64, u32)>,
     results: Arc<Mutex<Vec<CommandLine>>>,
     notifier: Arc<Notifier>,
 }
@@ -22,7 +25,7 @@ pub(super) struct CommandLineReader {
 impl CommandLineReader {
     /// Starts the thread. It exits when this value is dropped.
     pub(super) fn start() -> std::io::Result<Self> {
-        let (requests, received) = mpsc::channel::<(u64, u32)>();
+        let (requests, received) = mpsc::sync_channel::<(u64, u32)>(MAX_REQUESTS);
         let (results, notifier) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Notifier::new()?));
         let (finished, ready) = (Arc::clone(&results), Arc::clone(&notifier));
         std::thread::Builder::new().name("xsched-cmdline".to_owned()).spawn(move || {
@@ -37,8 +40,8 @@ impl CommandLineReader {
 
     /// Requests the command line of a process.
     pub(super) fn request(&self, token: u64, pid: u32) {
-        // Cannot fail: the thread exists as long as this value.
-        let _ = self.requests.send((token, pid));
+        // Fails if a process blocks the thread and many have joined since: this one has no command line then.
+        let _ = self.requests.try_send((token, pid));
     }
 
     /// The command lines that were read since the last call.

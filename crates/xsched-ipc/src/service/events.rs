@@ -1,8 +1,10 @@
 //! Sends the scheduler's events to tracers. The service does not wait for a tracer: events that do not fit its socket are lost.
 
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use xsched_core::Nanos;
 
 use super::Service;
+use super::peer::Peer;
 use super::session::Role;
 use crate::protocol::{Event, EventKind, Reply};
 
@@ -10,6 +12,10 @@ use crate::protocol::{Event, EventKind, Reply};
 const EVENT_SEND_DELAY: Nanos = Nanos::from_millis(10);
 /// The number of events that fit a packet, however long their names are.
 const MAX_EVENTS_PER_PACKET: usize = 80;
+/// As how many events one with labels counts: labels are longer than names.
+const EVENTS_PER_LABELS: usize = 8;
+/// The kernel's buffer for events that a tracer has not received.
+const TRACER_BUFFER_SIZE: usize = 208 * 1024;
 /// The maximum number of events that wait to be sent.
 const MAX_PENDING_EVENTS: usize = 16_384;
 
@@ -22,6 +28,10 @@ impl Service {
                 return Err("this connection has joined as a scheduled process: trace on another connection"
                     .to_owned());
             }
+        }
+        if let Some(session) = self.sessions.get(index) {
+            // Events that do not fit are lost, unlike other replies.
+            let _ = set_socket_send_buffer_size(&session.connection, TRACER_BUFFER_SIZE);
         }
         self.coordinator.set_tracing(true);
         // While tracing all pages are polled: the next decision sets when.
@@ -48,6 +58,11 @@ impl Service {
         let lost = self.coordinator.take_events(&mut self.events);
         // The name of a new process is looked up while its session exists.
         for event in &mut self.events[before..] {
+            if let EventKind::GrantChanged { name, labels } = &mut event.kind
+                && let Some(entry) = self.grants.named(name)
+            {
+                labels.clone_from(&entry.grant.labels);
+            }
             if let EventKind::TaskAdded(name) = &mut event.kind {
                 let mut processes = self.sessions.iter().filter_map(|session| session.process());
                 let process = processes.find(|process| process.pid == event.pid);
@@ -86,14 +101,15 @@ impl Service {
         self.events_due = None;
         let events = std::mem::take(&mut self.events);
         for index in self.tracers() {
+            self.update_confinement(index);
             let Some(peer) = self.sessions.get(index).map(|session| session.peer) else { continue };
             let sees_all = self.is_administrator(peer);
-            for part in events.chunks(MAX_EVENTS_PER_PACKET) {
+            for part in packets(&events) {
                 let Some(Role::Tracer(lost)) = self.sessions.get(index).map(|session| &session.role) else {
                     break;
                 };
                 let lost = *lost;
-                let events = part.iter().cloned().map(|event| self.visible_to(event, peer.uid, sees_all));
+                let events = part.iter().cloned().map(|event| self.visible_to(event, peer, sees_all));
                 let reply = Reply::Events { events: events.collect(), lost };
                 if self.send_if_room(index, &reply) {
                     if let Some(session) = self.sessions.get_mut(index) {
@@ -109,16 +125,70 @@ impl Service {
         self.events = events;
     }
 
-    /// Removes the name of another user's process, unless `sees_all`.
-    fn visible_to(&self, mut event: Event, uid: u32, sees_all: bool) -> Event {
-        if !sees_all && let EventKind::TaskAdded(name) = &mut event.kind {
+    /// Removes the name of a process or job that the peer may not see, unless `sees_all`.
+    fn visible_to(&self, mut event: Event, peer: Peer, sees_all: bool) -> Event {
+        if !sees_all
+            && let EventKind::TaskAdded(name)
+            | EventKind::JobChanged(name)
+            | EventKind::GrantChanged { name, .. } = &mut event.kind
+        {
             let own = self.sessions.iter().any(|session| {
-                session.peer.uid == uid && session.process().is_some_and(|process| process.pid == event.pid)
+                session.process().is_some_and(|process| process.pid == event.pid)
+                    && peer.may_see(session.peer)
             });
             if !own {
                 name.clear();
+                if let EventKind::GrantChanged { labels, .. } = &mut event.kind {
+                    labels.clear();
+                }
             }
         }
         event
+    }
+}
+
+/// The events of each packet.
+fn packets(events: &[Event]) -> Vec<&[Event]> {
+    let mut packets = Vec::new();
+    let (mut begin, mut count) = (0, 0);
+    for (index, event) in events.iter().enumerate() {
+        let has_labels = matches!(&event.kind, EventKind::GrantChanged { labels, .. } if !labels.is_empty());
+        let size = if has_labels { EVENTS_PER_LABELS } else { 1 };
+        if count + size > MAX_EVENTS_PER_PACKET {
+            packets.push(&events[begin..index]);
+            (begin, count) = (index, 0);
+        }
+        count += size;
+    }
+    if begin < events.len() {
+        packets.push(&events[begin..]);
+    }
+    packets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::MAX_PACKET_SIZE;
+
+    #[test]
+    fn events_with_the_longest_names_and_labels_fit_their_packets() {
+        let labels = (0..16).map(|n| (format!("{}{n:02}", "n".repeat(62)), "\"".repeat(128)));
+        let grant = EventKind::GrantChanged { name: "訓".repeat(64), labels: labels.collect() };
+        let name = EventKind::TaskAdded("\"".repeat(255));
+        let event = |kind: &EventKind| Event {
+            at_ns: u64::MAX,
+            task: u64::MAX,
+            pid: u32::MAX,
+            device: u64::MAX,
+            kind: kind.clone(),
+        };
+        let events: Vec<_> = (0..300).map(|n| event(if n % 3 == 0 { &grant } else { &name })).collect();
+        let packets = packets(&events);
+        assert_eq!(packets.concat(), events);
+        for packet in packets {
+            let reply = Reply::Events { events: packet.to_vec(), lost: u64::MAX };
+            assert!(serde_json::to_vec(&reply).unwrap().len() <= MAX_PACKET_SIZE);
+        }
     }
 }

@@ -1,20 +1,15 @@
-//! The socket that the service listens on, and the lock that makes it the only service there.
-//!
-//! The service holds a lock on a file beside the socket. The kernel releases the lock when the service exits for any reason. So
-//! a socket with a free lock is stale, and of two services that start at the same time one finds the lock held.
+//! The socket that the service listens on. A [lock](crate::socket_lock) makes it the only service there.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
-use crate::protocol::{Reply, Request};
-use crate::socket::{Connection, Packet, SocketError};
+use crate::socket::{Connection, SocketError};
+use crate::socket_lock::{LockError, SocketLock};
 
 /// Why a service could not start. Each message contains what to do.
 #[derive(Debug, thiserror::Error)]
@@ -33,12 +28,23 @@ pub enum StartError {
         /// The reason, as far as it is known.
         why: String,
     },
+    /// Another process is about to replace the service.
+    #[error("another `xsched serve --replace` is replacing the scheduler at {}: use the new one", .0.display())]
+    BeingReplaced(PathBuf),
     /// Another program listens at the socket.
     #[error("another program listens at {}: choose another path with --socket", .0.display())]
     Foreign(PathBuf),
     /// The path exists and is not a socket.
     #[error("{} exists and is not a socket: remove it, or choose another path with --socket", .0.display())]
     NotASocket(PathBuf),
+    /// The file of the lock is not usable.
+    #[error("{} {why}: remove it, or choose another path with --socket", path.display())]
+    ForeignLock {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        why: &'static str,
+    },
     /// The path is too long for a socket address.
     #[error("the path of the socket has {length} bytes, the maximum is 107: choose a shorter path with --socket ({})", path.display())]
     TooLong {
@@ -98,39 +104,23 @@ pub fn default_socket() -> PathBuf {
     }
 }
 
-/// Has the service at `socket`, if there is one, shut down, and waits until it has released the socket.
-pub fn request_shutdown(socket: &Path, timeout: Duration) -> Result<(), StartError> {
-    let Ok(connection) = Connection::to(socket) else { return Ok(()) };
-    let failed = |why: String| StartError::NotShutDown { path: socket.to_owned(), why };
-    connection.send(&Request::Stop, None, false).map_err(|error| failed(error.to_string()))?;
-    let deadline = Instant::now() + timeout;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let remaining = rustix::time::Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        let mut wait = [rustix::event::PollFd::new(&connection, rustix::event::PollFlags::IN)];
-        match rustix::event::poll(&mut wait, Some(&remaining)) {
-            Ok(0) => return Err(failed(format!("it did not reply within {} s", timeout.as_secs()))),
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(why) => return Err(failed(why.to_string())),
-        }
-        match connection.receive::<Reply>(false) {
-            Ok(Some(Packet::Message(Reply::Refused { why }, _))) => return Err(failed(why)),
-            // The service closes its connections after it has released the socket.
-            Err(SocketError::Closed) => return Ok(()),
-            Ok(_) => {}
-            Err(error) => return Err(failed(error.to_string())),
-        }
-    }
-}
-
-/// The listening socket and its lock.
+/// The listening socket and its lock. Dropping it removes both, and the sockets of the service's other interfaces.
 pub(super) struct Listener {
     fd: OwnedFd,
-    path: PathBuf,
-    lock: SocketLock,
+    _socket: BoundSocket,
+    /// Sockets of the service's other interfaces.
+    others: Vec<BoundSocket>,
+    /// Released after the sockets were removed: then the next service may create its own.
+    _lock: SocketLock,
+}
+
+/// The file of a bound socket. Dropping it removes the file.
+struct BoundSocket(PathBuf);
+
+impl Drop for BoundSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 impl Listener {
@@ -138,18 +128,24 @@ impl Listener {
         let address = SocketAddrUnix::new(path)
             .map_err(|_| StartError::TooLong { path: path.to_owned(), length: path.as_os_str().len() })?;
         make_directory(path, is_system_wide)?;
-        let lock = SocketLock::acquire(path)?;
+        let lock = acquire_lock(path, || is_listening(path), StartError::Running(path.to_owned()))?;
         remove_stale_socket(path)?;
         let system = |what| move |why| StartError::System { what, why };
         let fd = crate::socket::socket()
             .map_err(|_| StartError::System { what: "create a socket", why: Errno::MFILE })?;
         rustix::io::ioctl_fionbio(&fd, true).map_err(system("make the socket non-blocking"))?;
         rustix::net::bind(&fd, &address).map_err(|why| files("create the socket", path)(why.into()))?;
+        let socket = BoundSocket(path.to_owned());
         let mode = if is_system_wide { 0o666 } else { 0o600 };
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
             .map_err(files("set the permissions of", path))?;
         rustix::net::listen(&fd, 512).map_err(system("listen on the socket"))?;
-        Ok(Self { fd, path: path.to_owned(), lock })
+        Ok(Self { fd, _socket: socket, others: Vec::new(), _lock: lock })
+    }
+
+    /// Has another socket removed together with this one.
+    pub(super) fn remove_too(&mut self, path: PathBuf) {
+        self.others.push(BoundSocket(path));
     }
 
     /// The next connection, if there is one.
@@ -160,12 +156,6 @@ impl Listener {
             Err(why) => Err(why),
         }
     }
-
-    /// Removes the socket and releases the lock.
-    pub(super) fn remove(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-        self.lock.release();
-    }
 }
 
 impl AsFd for Listener {
@@ -174,17 +164,41 @@ impl AsFd for Listener {
     }
 }
 
-fn make_directory(socket: &Path, is_system_wide: bool) -> Result<(), StartError> {
+/// Acquires the lock beside `socket`, or returns `held`. `has_listener` is that of [`SocketLock::acquire`].
+pub(super) fn acquire_lock(
+    socket: &Path,
+    has_listener: impl Fn() -> bool,
+    held: StartError,
+) -> Result<SocketLock, StartError> {
+    let path = SocketLock::path_for(socket);
+    SocketLock::acquire(socket, has_listener).map_err(|error| match error {
+        LockError::Held => held,
+        LockError::Foreign(why) => StartError::ForeignLock { path, why },
+        LockError::System(operation, why) => files(operation, &path)(why),
+    })
+}
+
+/// Whether a process listens at a socket, even if it does not accept connections.
+fn is_listening(socket: &Path) -> bool {
+    matches!(Connection::to(socket), Ok(_) | Err(SocketError::NotAccepted))
+}
+
+/// Creates the missing directories of a socket. Their permissions do not depend on the umask: every user has to reach the
+/// socket of a system-wide service.
+pub(super) fn make_directory(socket: &Path, is_system_wide: bool) -> Result<(), StartError> {
     let Some(directory) = socket.parent().filter(|dir| !dir.as_os_str().is_empty()) else { return Ok(()) };
-    if directory.is_dir() {
-        return Ok(());
+    let mode = std::fs::Permissions::from_mode(if is_system_wide { 0o755 } else { 0o700 });
+    let missing = directory.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.is_dir());
+    for directory in missing.collect::<Vec<_>>().into_iter().rev() {
+        match std::fs::create_dir(directory) {
+            Ok(()) => std::fs::set_permissions(directory, mode.clone())
+                .map_err(files("set the permissions of", directory))?,
+            // Another service has created it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => {}
+            Err(error) => return Err(files("create the directory", directory)(error)),
+        }
     }
-    let mode = if is_system_wide { 0o755 } else { 0o700 };
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(directory)
-        .map_err(files("create the directory", directory))
+    Ok(())
 }
 
 /// Removes the socket of a service that was killed.
@@ -193,46 +207,7 @@ fn remove_stale_socket(path: &Path) -> Result<(), StartError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(files("inspect", path)(error)),
         Ok(metadata) if !metadata.file_type().is_socket() => Err(StartError::NotASocket(path.to_owned())),
-        Ok(_) if Connection::to(path).is_ok() => Err(StartError::Foreign(path.to_owned())),
+        Ok(_) if is_listening(path) => Err(StartError::Foreign(path.to_owned())),
         Ok(_) => std::fs::remove_file(path).map_err(files("remove the stale socket", path)),
-    }
-}
-
-/// The lock next to a socket.
-struct SocketLock {
-    file: std::fs::File,
-    path: PathBuf,
-}
-
-impl SocketLock {
-    fn acquire(socket: &Path) -> Result<Self, StartError> {
-        let mut path = socket.as_os_str().to_owned();
-        path.push(".lock");
-        let path = PathBuf::from(path);
-        loop {
-            let file = std::fs::File::options()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .open(&path)
-                .map_err(files("create", &path))?;
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => return Err(StartError::Running(socket.to_owned())),
-                Err(why) => return Err(files("lock", &path)(why.into())),
-            }
-            // The previous service may have removed the file between the two calls. Then this lock is on a file without a name.
-            let ours = file.metadata().map_err(files("inspect", &path))?;
-            if std::fs::metadata(&path)
-                .is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()))
-            {
-                return Ok(Self { file, path });
-            }
-        }
-    }
-
-    fn release(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }

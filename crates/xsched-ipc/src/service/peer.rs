@@ -13,12 +13,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
+use super::grants::Confinement;
 use super::process;
+use crate::protocol::Caller;
 
 /// Numbers from here on are not process ids: the kernel's limit is 4 million.
 const FIRST_INVISIBLE: u32 = 1 << 31;
 /// The magic number of the file system whose inodes identify processes, since Linux 6.9.
 const PIDFS: u64 = 0x5049_4446;
+
+/// The user id that the kernel gives to no user, and the group id that it gives to no group.
+const NO_ID: u32 = u32::MAX;
+/// The process id of a peer without a process.
+const NO_PROCESS: u32 = 0;
 
 /// The process and the user at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +34,8 @@ pub(super) struct Peer {
     pub(super) pid: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
+    /// What it is confined to by its control group or its grant.
+    pub(super) confinement: Confinement,
 }
 
 impl Peer {
@@ -36,7 +45,51 @@ impl Peer {
             Ok(pid) if pid != 0 => pid,
             _ => invisible_number(socket),
         };
-        Ok(Self { pid, uid: cred.uid, gid: cred.gid })
+        Ok(Self { pid, uid: cred.uid, gid: cred.gid, confinement: Confinement::None })
+    }
+
+    /// The peer of a connection that acts for a caller: a user without a process, or no user.
+    pub(super) fn acting_for(caller: Caller) -> Self {
+        let uid = match caller {
+            Caller::User(uid) => uid,
+            Caller::Unknown => NO_ID,
+        };
+        Self { pid: NO_PROCESS, uid, gid: NO_ID, confinement: Confinement::None }
+    }
+
+    /// Its user, for messages.
+    pub(super) fn user(self) -> String {
+        if self.uid == NO_ID { "an unknown user".to_owned() } else { format!("user {}", self.uid) }
+    }
+
+    /// Whether the process is known. Without it, its groups are not known either.
+    pub(super) fn has_process(self) -> bool {
+        self.pid != NO_PROCESS
+    }
+
+    /// Whether it has the rights of its user.
+    pub(super) fn is_unconfined(self) -> bool {
+        self.confinement == Confinement::None
+    }
+
+    /// Whether it belongs to a group.
+    pub(super) fn is_in_group(self, group: u32) -> bool {
+        self.gid == group || self.groups().contains(&group)
+    }
+
+    /// Whether it may see the names of a process of `owner` and change its hints, if it is no administrator. A process may always
+    /// see itself. A user sees all processes of the user, from
+    /// a confined process only those confined to the same. What a caller without a known process is confined to is not known: it
+    /// sees no confined process.
+    pub(super) fn may_see(self, owner: Self) -> bool {
+        let is_same = self.has_process() && (self.pid, self.uid) == (owner.pid, owner.uid);
+        is_same || owner.is_visible_to(self.uid, self.confinement, self.has_process())
+    }
+
+    /// See [`Peer::may_see`].
+    pub(super) fn is_visible_to(self, uid: u32, confinement: Confinement, has_process: bool) -> bool {
+        let sees_confined = confinement == Confinement::None && has_process;
+        self.uid == uid && (self.confinement == confinement || sees_confined)
     }
 
     /// Whether its process is in a process namespace that is not visible here.
@@ -50,7 +103,7 @@ impl Peer {
     }
 
     pub(super) fn groups(self) -> Vec<u32> {
-        process::groups(self.pid, self.uid)
+        if self.has_process() { process::groups(self.pid, self.uid) } else { Vec::new() }
     }
 }
 

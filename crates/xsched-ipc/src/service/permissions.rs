@@ -2,7 +2,9 @@
 //!
 //! The kernel reports the user at the other end of a socket. Administrators may do everything: root, members of the group
 //! `xsched`, and the user that the service runs as. All other users may read the status, and may raise their own processes up to
-//! their limit.
+//! their limit. Processes of a grant or of a confined control group are never administrators ([`Confinement`]).
+//!
+//! [`Confinement`]: super::grants::Confinement
 
 use xsched_core::{Hints, Priority, Share};
 
@@ -64,10 +66,17 @@ impl Limit {
     }
 
     /// The limit and how to exceed it, for messages.
-    pub(super) fn description(self, uid: u32) -> String {
+    pub(super) fn description(self, peer: Peer) -> String {
+        let advice = if peer.is_unconfined() {
+            format!(
+                "run as root, join the group `{GROUP}`, or have [limits] in the service's configuration raised"
+            )
+        } else {
+            "have an administrator give its control group a grant with `xsched grant`".to_owned()
+        };
         format!(
-            "user {uid} may request at most priority {} and share {} %; to exceed that, run as root, join the group \
-             `{GROUP}`, or have [limits] in the service's configuration raised",
+            "user {} may request at most priority {} and share {} %; to exceed that, {advice}",
+            peer.uid,
             self.priority,
             self.share.percent()
         )
@@ -96,20 +105,38 @@ impl Limits {
             .reduce(|a, b| Limit { priority: a.priority.max(b.priority), share: a.share.max(b.share) })
             .unwrap_or(self.default)
     }
+
+    /// The limit of a user whose groups are not known: the lowest that they may imply.
+    fn lowest_of(&self, uid: u32) -> Limit {
+        if let Some((_, limit)) = self.users.iter().find(|(user, _)| *user == uid) {
+            return *limit;
+        }
+        self.groups.iter().map(|(_, limit)| *limit).fold(self.default, |a, b| Limit {
+            priority: a.priority.min(b.priority),
+            share: a.share.min(b.share),
+        })
+    }
 }
 
 impl Service {
     /// Whether this peer may do everything.
     pub(super) fn is_administrator(&self, peer: Peer) -> bool {
-        peer.uid == 0
-            || peer.uid == self.uid
-            || self.group.is_some_and(|group| peer.gid == group || peer.groups().contains(&group))
+        // The HTTP interface does not know the process of a caller, which may be in a container.
+        let is_known = peer.has_process() || !self.confines_groups();
+        peer.is_unconfined()
+            && is_known
+            && (peer.uid == 0
+                || peer.uid == self.uid
+                || self.group.is_some_and(|group| peer.is_in_group(group)))
     }
 
     /// The highest hints that this peer may request.
     pub(super) fn limit(&self, peer: Peer) -> Limit {
         if self.is_administrator(peer) {
             return Limit::NONE;
+        }
+        if !peer.has_process() {
+            return self.options.limits.lowest_of(peer.uid);
         }
         let mut groups = if self.options.limits.groups.is_empty() { Vec::new() } else { peer.groups() };
         groups.push(peer.gid);
@@ -121,7 +148,16 @@ impl Service {
         if self.is_administrator(peer) {
             return Ok(());
         }
-        Err(format!("user {} may not {operation}: run as root or join the group `{GROUP}`", peer.uid))
+        let advice = if !peer.is_unconfined() {
+            "its control group has a grant or is confined by the configuration; do it outside of the container or job".to_owned()
+        } else if peer.has_process() {
+            format!("run as root or join the group `{GROUP}`")
+        } else {
+            format!(
+                "run as root, use `xsched` as a member of the group `{GROUP}`, or send the token of the service"
+            )
+        };
+        Err(format!("{} may not {operation}: {advice}", peer.user()))
     }
 }
 
@@ -152,6 +188,9 @@ mod tests {
         assert_eq!(limits.of(7, &[200]), priority(-5));
         assert_eq!(limits.of(8, &[100, 200]), priority(50));
         assert_eq!(limits.of(8, &[300]), Limit::default());
+        assert_eq!((limits.lowest_of(7), limits.lowest_of(8)), (priority(-5), Limit::default()));
+        let low_group = Limits { groups: vec![(100, priority(10)), (200, priority(-50))], ..limits };
+        assert_eq!(low_group.lowest_of(8), priority(-50), "the caller may be a member of the group");
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::os::fd::OwnedFd;
 
 use rustix::process::Pid;
 
+use crate::environment::is_control;
+
 /// The maximum length of a text about a process, in bytes.
 const MAX_TEXT_LENGTH: usize = 512;
 
@@ -22,13 +24,6 @@ fn read(pid: u32, file: &str, max_length: usize) -> Option<Vec<u8>> {
 pub(super) fn pidfd(pid: u32) -> Option<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
-}
-
-/// Whether a process exists.
-pub(super) fn exists(pidfd: &OwnedFd) -> bool {
-    let mut exited = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut exited, Some(&now)) == Ok(0)
 }
 
 /// The path of its executable, or its short name if the service may not read the path.
@@ -46,11 +41,24 @@ pub(super) fn command_line(pid: u32) -> String {
     clean(text.join(" ").trim_end())
 }
 
-/// Its control group.
+/// Its control group of version 2.
 pub(super) fn cgroup(pid: u32) -> String {
-    let bytes = read(pid, "cgroup", 8192).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
+    let text = cgroup_file(pid).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned()
+}
+
+/// Its control groups in all hierarchies, as the kernel writes them. The last line is incomplete if the text is very long.
+pub(super) fn cgroup_file(pid: u32) -> Option<String> {
+    let bytes = read(pid, "cgroup", 65_536)?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// When it was started, in clock ticks since the machine was. Two processes with the same number were started at different times.
+pub(super) fn start_time(pid: u32) -> Option<u64> {
+    let bytes = read(pid, "stat", 4_096)?;
+    let text = String::from_utf8_lossy(&bytes);
+    // The name in parentheses may contain anything.
+    text.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }
 
 /// Its supplementary groups, if it belongs to this user.
@@ -72,7 +80,7 @@ pub(super) fn nice(pid: u32) -> Option<i8> {
 
 /// The text without control characters, truncated to fit a packet.
 pub(super) fn clean(text: &str) -> String {
-    let printable = text.chars().map(|c| if c.is_control() { '?' } else { c });
+    let printable = text.chars().map(|c| if is_control(c) { '?' } else { c });
     let mut cleaned = String::new();
     for c in printable {
         if cleaned.len() + c.len_utf8() > MAX_TEXT_LENGTH {
@@ -81,4 +89,16 @@ pub(super) fn clean(text: &str) -> String {
         cleaned.push(c);
     }
     cleaned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_control_the_terminal_or_the_order_of_text() {
+        assert_eq!(clean("a\x1b[2J\u{202e}gnp.exe\u{2069}\n"), "a?[2J?gnp.exe??");
+        assert_eq!(clean("訓練"), "訓練");
+        assert_eq!(clean(&"x".repeat(2_000)).len(), MAX_TEXT_LENGTH);
+    }
 }

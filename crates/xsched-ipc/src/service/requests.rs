@@ -2,36 +2,23 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use xsched_core::{Hints, Nanos, Process, ProcessId, Timeslice};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use xsched_core::{Hints, Nanos, ProcessId, Timeslice};
 use xsched_policy::{Params, PolicyInfo};
 
+use super::grants::{Entry, TokenHash};
+use super::join::JoinRequest;
+use super::listings::ListingKind;
 use super::peer::Peer;
-use super::session::{JoinedProcess, Role, Session};
-use super::{Service, process};
+use super::session::{Role, Session};
+use super::{EXPECTED, Service, process};
 use crate::coordinator::{ClientId, OWN_TASKS_PER_PROGRAM, QueueReport};
-use crate::metrics;
-use crate::page::Page;
-use crate::protocol::{HintRequest, PROTOCOL, Reply, Request, Settings, Target};
+use crate::protocol::{Caller, HintRequest, JobKey, MAX_JOB_KEYS, Reply, Request, Settings, Target};
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The reply, or the reason of a refusal.
-type HandlerResult = Result<Reply, String>;
-
-/// The fields of [`Request::Join`].
-struct JoinRequest {
-    protocol: u32,
-    version: String,
-    name: Option<String>,
-    hint_request: HintRequest,
-}
-
-/// The refusal of a process whose exit the service would not notice.
-const INVISIBLE_PROCESS: &str = "this process is not visible from the container of the service, and the kernel is older than \
-    Linux 6.5: run the service on the host, or its container in the process namespace of the host (--pid=host)";
-
-/// The name of an invisible process without a name of its own.
-const INVISIBLE_NAME: &str = "(unseen)";
+pub(super) type HandlerResult = Result<Reply, String>;
 
 /// The maximum number of processes that have not joined yet and keep an idle service running.
 const MAX_EXPECTED_PROCESSES: usize = 1_024;
@@ -40,22 +27,37 @@ impl Service {
     /// Handles one request and sends the reply.
     pub(super) fn handle(&mut self, index: usize, request: Request, now: Nanos) {
         self.counters.request();
-        let Some(peer) = self.sessions.get(index).map(|session| session.peer) else { return };
+        self.update_confinement(index);
+        let Some(peer) = self.sessions.get(index).map(Session::caller) else { return };
         let result = match request {
-            Request::Join { protocol, version, name, hint_request } => {
-                match self.join(index, peer, JoinRequest { protocol, version, name, hint_request }) {
+            Request::Join { .. } | Request::Trace | Request::Expect | Request::Check { .. }
+                if !peer.has_process() =>
+            {
+                Err("this connection acts for another process: use a connection of its own".to_owned())
+            }
+            Request::ActFor(caller) => self.act_for(index, peer, caller),
+            Request::Join { protocol, version, name, hint_request, grant_token, memory_group } => {
+                let token = grant_token.map(|token| TokenHash::of(&token));
+                match self.join(
+                    index,
+                    peer,
+                    JoinRequest { protocol, version, name, hint_request, token, memory_group },
+                    now,
+                ) {
                     // The reply was sent with the page.
                     Ok(()) => return,
                     Err(why) => Err(why),
                 }
             }
-            Request::Status => return self.send_status(index, peer, now),
-            Request::Metrics => return self.send_metrics(index, peer, now),
+            Request::Status => return self.request_listing(index, ListingKind::Status),
+            Request::Grants => return self.request_listing(index, ListingKind::Grants),
+            Request::Metrics => return self.request_listing(index, ListingKind::Metrics),
             Request::Trace => self.start_tracing(index),
             Request::Hint(hint_request) => self.hint(index, peer, &hint_request),
             Request::QueueHint { slot, hint_request } => {
                 self.hint_queue(index, peer, slot, &hint_request, now)
             }
+            Request::Jobs(keys) => self.set_jobs(index, keys, now),
             Request::Set { target, hint_request } => self.set(peer, &target, &hint_request),
             Request::SetOwn(hint_request) => self.set_own(peer, &hint_request),
             Request::Suspend(target) => self.suspend(peer, &target, true),
@@ -70,6 +72,15 @@ impl Service {
                 self.expect(index, peer);
                 Ok(Reply::Done)
             }
+            Request::Check { executable, hint_request, grant_token } => {
+                let token = grant_token.map(|token| TokenHash::of(&token));
+                self.check(peer, &executable, &hint_request, token)
+            }
+            Request::Grant(grant) => self.give_grant(peer, grant, now),
+            Request::Revoke(name) => self.revoke_grant(peer, &name, now),
+            Request::SuspendGrant { name, is_suspended } => {
+                self.suspend_grant(peer, &name, is_suspended, now)
+            }
             Request::Stop => self.require_administrator(peer, "shut the service down").map(|()| {
                 self.end = Some(super::End::Requested);
                 Reply::Done
@@ -80,100 +91,46 @@ impl Service {
         self.reply(index, &result.unwrap_or_else(|why| Reply::Refused { why }));
     }
 
-    /// Records a process that will join.
+    /// Handles the further requests of a session with the rights of `caller`. A caller that is no administrator cannot return.
+    fn act_for(&mut self, index: usize, peer: Peer, caller: Caller) -> HandlerResult {
+        self.require_administrator(peer, "act for another user")?;
+        if let Some(session @ Session { role: Role::Tool, .. }) = self.sessions.get_mut(index) {
+            session.acts_for = Some(Peer::acting_for(caller));
+            return Ok(Reply::Done);
+        }
+        Err("this connection belongs to a scheduled process or a tracer: act for another user on another one"
+            .to_owned())
+    }
+
+    /// Records a process that will join, if the service would exit for idleness.
     fn expect(&mut self, index: usize, peer: Peer) {
-        self.expected.retain(process::exists);
-        if self.expected.len() < MAX_EXPECTED_PROCESSES {
-            self.expected.extend(self.pidfd(index, peer));
+        if self.options.idle_exit.is_none() || self.expected.len() >= MAX_EXPECTED_PROCESSES {
+            return;
+        }
+        let Some(pidfd) = self.pidfd(index, peer) else { return };
+        if self.usages.add_descriptor(peer.uid).is_err() {
+            return;
+        }
+        self.last_expected = self.last_expected.wrapping_add(1);
+        let token = EventData::new_u64(u64::from(self.last_expected) << 32 | EXPECTED);
+        if epoll::add(&self.epoll, &pidfd, token, EventFlags::IN).is_ok() {
+            self.expected.insert(self.last_expected, pidfd);
+        } else {
+            self.usages.remove_descriptor();
+        }
+    }
+
+    /// A process that was expected to join has exited.
+    pub(super) fn forget_expected(&mut self, token: u64) {
+        // The descriptor is closed, which removes it from epoll: it has no duplicate.
+        if self.expected.remove(&u32::try_from(token >> 32).unwrap_or(0)).is_some() {
+            self.usages.remove_descriptor();
         }
     }
 
     /// A pidfd of the process at the other end of a connection.
-    fn pidfd(&self, index: usize, peer: Peer) -> Option<OwnedFd> {
+    pub(super) fn pidfd(&self, index: usize, peer: Peer) -> Option<OwnedFd> {
         peer.pidfd(self.sessions.get(index)?.connection.as_fd())
-    }
-
-    fn join(&mut self, index: usize, peer: Peer, joining: JoinRequest) -> Result<(), String> {
-        let JoinRequest { protocol, version, name, hint_request } = joining;
-        if protocol != PROTOCOL {
-            return Err(format!(
-                "the library in this process (xsched {}) uses protocol {protocol}, the service (xsched {VERSION}) uses protocol \
-                 {PROTOCOL}: install the same version of both, and restart the service and the program",
-                process::clean(&version)
-            ));
-        }
-        if !matches!(self.sessions.get(index), Some(Session { role: Role::Tool, .. })) {
-            return Err("this connection has already joined: a process joins once on a connection".to_owned());
-        }
-        let pidfd = self.pidfd(index, peer);
-        if pidfd.is_none() && peer.is_invisible() {
-            return Err(INVISIBLE_PROCESS.to_owned());
-        }
-        let executable = process::executable(peer.pid);
-        let (hints, note) = self.initial_hints(peer, &executable, &hint_request)?;
-        let (page, fd) = Page::create_to_pass_on().map_err(|error| error.to_string())?;
-        if let Some(pidfd) = &pidfd
-            && !self.watch_process(index, pidfd)
-        {
-            return Err("the service cannot watch this process: it has reached a limit of the kernel, such as fs.epoll.max_user_watches".to_owned());
-        }
-        let nice = if self.coordinator.policy().needs.nice { process::nice(peer.pid) } else { None };
-        let identity = Process {
-            id: ProcessId(peer.pid),
-            nice: nice.unwrap_or(0),
-            focused: self.focus == Some(ProcessId(peer.pid)),
-        };
-        let client = self.coordinator.add_client_of(peer.uid, identity, page, hints);
-        let joined = JoinedProcess {
-            client,
-            pid: peer.pid,
-            given_name: name.map(|name| process::clean(&name)).filter(|name| !name.is_empty()),
-            file_name: match executable.rsplit('/').next() {
-                Some(name) if !name.is_empty() => name.to_owned(),
-                _ if peer.is_invisible() => INVISIBLE_NAME.to_owned(),
-                _ => String::new(),
-            },
-            command_line: String::new(),
-            pidfd,
-        };
-        if let Some(session) = self.sessions.get_mut(index) {
-            session.role = Role::Process(joined);
-        }
-        self.request_command_line(index, peer.pid);
-        self.sessions.process_count += 1;
-        self.counters.join();
-        self.is_decision_due = true;
-        if self.needs_nice_values() {
-            self.nice_due.get_or_insert(Nanos::now() + super::NICE_POLL_INTERVAL);
-        }
-        let welcome = Reply::Welcome { version: VERSION.to_owned(), note };
-        if !self.reply_with(index, &welcome, Some(fd.as_fd())) {
-            self.close(index);
-        }
-        Ok(())
-    }
-
-    /// The hints of a new process: those of the first matching rule, then the requested ones, clamped to the limit of its user.
-    /// Also returns a message if some were clamped.
-    fn initial_hints(
-        &self,
-        peer: Peer,
-        executable: &str,
-        hint_request: &HintRequest,
-    ) -> Result<(Hints, Option<String>), String> {
-        let cgroup = if self.options.rules.iter().any(|rule| rule.cgroup.is_some()) {
-            process::cgroup(peer.pid)
-        } else {
-            String::new()
-        };
-        let rule = self.options.rules.iter().find(|rule| rule.matches(executable, &cgroup));
-        let limit = self.limit(peer);
-        let mut initial = Hints::default();
-        initial.share = initial.share.min(limit.share);
-        let initial = rule.map_or(initial, |rule| rule.applied_to(initial));
-        let requested = hint_request.applied_to(initial).map_err(|error| error.to_string())?;
-        let (granted, clamped) = limit.or_current(initial).clamp(requested, "was granted");
-        Ok((granted, clamped.map(|clamped| format!("{clamped}: {}", limit.description(peer.uid)))))
     }
 
     fn joined(&self, index: usize) -> Result<ClientId, String> {
@@ -183,28 +140,65 @@ impl Service {
             .ok_or_else(|| "this connection has not joined: send a join request first".to_owned())
     }
 
-    /// The current hints with the request applied, or the reason why this peer may not request that.
+    /// The grant of a joined process.
+    fn grant_of_client(&self, client: ClientId) -> Option<&Entry> {
+        let mut processes = self.sessions.iter().filter_map(Session::process);
+        self.grants.get(processes.find(|process| process.client == client)?.grant?)
+    }
+
+    /// The current hints of a process with the request applied, or the reason why this peer may not request that.
     fn requested_hints(
         &self,
         peer: Peer,
+        client: ClientId,
         current: Hints,
         hint_request: &HintRequest,
     ) -> Result<Hints, String> {
         let requested = hint_request.applied_to(current).map_err(|error| error.to_string())?;
-        let limit = self.limit(peer);
+        let (limit, description) = self.limit_with(peer, self.grant_of_client(client));
         match limit.or_current(current).clamp(requested, "is allowed") {
             (granted, None) => Ok(granted),
-            (_, Some(excess)) => {
-                Err(format!("{excess}, nothing was changed: {}", limit.description(peer.uid)))
-            }
+            (_, Some(excess)) => Err(format!("{excess}, nothing was changed: {description}")),
         }
+    }
+
+    /// Changes the hints of a process, and records what was requested.
+    fn change_hints(&mut self, client: ClientId, hints: Hints, hint_request: &HintRequest) {
+        self.coordinator.set_hints(client, hints);
+        let of_client = |session: &mut Session| match &mut session.role {
+            Role::Process(process) if process.client == client => {
+                process.hint_request = std::mem::take(&mut process.hint_request).with(hint_request);
+                true
+            }
+            _ => false,
+        };
+        self.sessions.iter_mut().any(of_client);
+        self.is_decision_due = true;
     }
 
     fn hint(&mut self, index: usize, peer: Peer, hint_request: &HintRequest) -> HandlerResult {
         let client = self.joined(index)?;
         let current = self.coordinator.hints(client).unwrap_or_default();
-        let hints = self.requested_hints(peer, current, hint_request)?;
-        self.coordinator.set_hints(client, hints);
+        let hints = self.requested_hints(peer, client, current, hint_request)?;
+        self.change_hints(client, hints, hint_request);
+        Ok(Reply::Done)
+    }
+
+    /// Sets the jobs of a process. Keys of other users are other keys: a process joins no job of another user.
+    fn set_jobs(&mut self, index: usize, keys: Vec<JobKey>, now: Nanos) -> HandlerResult {
+        let client = self.joined(index)?;
+        if keys.len() > MAX_JOB_KEYS {
+            return Err(format!(
+                "a process has at most {MAX_JOB_KEYS} jobs and communicators, not {}",
+                keys.len()
+            ));
+        }
+        keys.iter().try_for_each(JobKey::validate)?;
+        if let Some(Session { peer, role: Role::Process(process), .. }) = self.sessions.get_mut(index) {
+            self.usages.replace_job_keys(peer.uid, process.job_keys, keys.len())?;
+            process.job_keys = keys.len();
+        }
+        self.coordinator.set_jobs(client, keys, now);
         self.is_decision_due = true;
         Ok(Reply::Done)
     }
@@ -233,7 +227,7 @@ impl Service {
         let no_queue =
             || format!("this process has no queue in slot {slot}: it was destroyed, or not scheduled");
         let current = self.coordinator.queue_hints(client, slot).ok_or_else(no_queue)?;
-        let hints = self.requested_hints(peer, current, hint_request)?;
+        let hints = self.requested_hints(peer, client, current, hint_request)?;
         self.is_decision_due = true;
         if self.coordinator.set_queue_hints(client, slot, hints, now) {
             Ok(Reply::Done)
@@ -254,10 +248,10 @@ impl Service {
                 Target::Pid(pid) => joined.pid == *pid,
                 Target::Name(name) => joined.given_name.as_ref() == Some(name) || joined.file_name == *name,
             };
-            if is_target && (session.peer.uid == peer.uid || self.is_administrator(peer)) {
+            if is_target && (peer.may_see(session.peer) || self.is_administrator(peer)) {
                 targets.push((joined.client, ProcessId(joined.pid)));
             } else if is_target && matches!(target, Target::Pid(_)) {
-                self.require_administrator(peer, "change a process of another user")?;
+                self.require_administrator(peer, "change a process of another user or grant")?;
             }
         }
         if targets.is_empty() {
@@ -279,12 +273,11 @@ impl Service {
         let mut changes = Vec::new();
         for (client, _) in self.targets(peer, target)? {
             let current = self.coordinator.hints(client).unwrap_or_default();
-            changes.push((client, self.requested_hints(peer, current, hint_request)?));
+            changes.push((client, self.requested_hints(peer, client, current, hint_request)?));
         }
         for (client, hints) in changes {
-            self.coordinator.set_hints(client, hints);
+            self.change_hints(client, hints, hint_request);
         }
-        self.is_decision_due = true;
         Ok(Reply::Done)
     }
 
@@ -357,6 +350,12 @@ impl Service {
         check(settings.threshold, 1..=i64::from(u32::MAX), "threshold")?;
         check(settings.batch_size, 1..=i64::from(u32::MAX), "batch size")?;
         let (index, queue) = self.queue_to_change(peer, queue)?;
+        if let Some(level) = settings.level.filter(|level| self.coordinator.lacks_level(&queue, *level)) {
+            return Err(format!(
+                "the device of this queue of process {} does not support level {level}: the settings were not changed",
+                queue.process.0
+            ));
+        }
         if self.reply_with(index, &Reply::Configure { slot: queue.slot, settings }, None) {
             Ok(Reply::Done)
         } else {
@@ -387,8 +386,8 @@ impl Service {
         let Some((index, owner)) = owner else {
             return Err(format!("the process of queue {handle} has exited"));
         };
-        if owner.peer.uid != peer.uid {
-            self.require_administrator(peer, "change a queue of another user")?;
+        if !peer.may_see(owner.peer) {
+            self.require_administrator(peer, "change a queue of another user or grant")?;
         }
         Ok((index, queue))
     }
@@ -399,13 +398,5 @@ impl Service {
         self.coordinator.set_focus(self.focus);
         self.is_decision_due = true;
         Ok(Reply::Done)
-    }
-
-    fn send_metrics(&mut self, index: usize, peer: Peer, now: Nanos) {
-        let status = self.status(peer, now);
-        let text = metrics::render(&status, &self.counters);
-        for reply in metrics::replies(&text) {
-            self.reply(index, &reply);
-        }
     }
 }

@@ -1,6 +1,8 @@
-//! Rules: hints for processes by their executable or control group.
+//! Rules: hints and a limit of device memory for processes by their executable, control group or user.
 
 use xsched_core::{Hints, Priority, Share};
+
+use crate::memory::MemoryLimit;
 
 /// A pattern: `*` matches any text, `?` any one character.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,27 +46,32 @@ impl Glob {
     }
 }
 
-/// Gives hints to the processes that it matches.
+/// Gives hints, and a limit of device memory, to the processes that it matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Matches the file name of the executable, or its path if the pattern contains a slash.
     pub executable: Option<Glob>,
     /// Matches the path of the control group.
     pub cgroup: Option<Glob>,
+    /// Matches processes of this user.
+    pub user: Option<u32>,
     /// The priority that it gives.
     pub priority: Option<Priority>,
     /// The share that it gives.
     pub share: Option<Share>,
+    /// The most device memory that each process may allocate on a device.
+    pub memory: Option<MemoryLimit>,
 }
 
 impl Rule {
     /// Whether it matches a process: every pattern it has must match.
     #[must_use]
-    pub fn matches(&self, executable: &str, cgroup: &str) -> bool {
+    pub fn matches(&self, executable: &str, cgroup: &str, user: u32) -> bool {
         let file = executable.rsplit('/').next().unwrap_or(executable);
         let matches = |glob: &Glob| glob.matches(if glob.as_str().contains('/') { executable } else { file });
         self.executable.as_ref().is_none_or(matches)
             && self.cgroup.as_ref().is_none_or(|glob| glob.matches(cgroup))
+            && self.user.is_none_or(|own| own == user)
     }
 
     /// Applies the rule to `hints`.
@@ -103,13 +110,16 @@ mod tests {
         let rule = Rule {
             executable: Some(Glob::new("python*")),
             cgroup: Some(Glob::new("/batch*")),
+            user: Some(7),
             priority: Some(Priority::LOW),
             share: None,
+            memory: None,
         };
-        assert!(rule.matches("/usr/bin/python3", "/batch/1"));
-        assert!(!rule.matches("/usr/bin/python3", "/user"));
+        assert!(rule.matches("/usr/bin/python3", "/batch/1", 7));
+        assert!(!rule.matches("/usr/bin/python3", "/user", 7));
+        assert!(!rule.matches("/usr/bin/python3", "/batch/1", 8));
         assert_eq!(rule.applied_to(Hints::default()).priority, Priority::LOW);
         let whole = Rule { executable: Some(Glob::new("/usr/*/python3")), cgroup: None, ..rule };
-        assert!(whole.matches("/usr/bin/python3", "") && !whole.matches("/opt/python3", ""));
+        assert!(whole.matches("/usr/bin/python3", "", 7) && !whole.matches("/opt/python3", "", 7));
     }
 }

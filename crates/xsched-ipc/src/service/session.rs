@@ -2,29 +2,35 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use xsched_core::Nanos;
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use xsched_core::{Hints, Nanos};
 
+use super::grants::{GrantId, ProcessGroups, TokenHash};
+use super::listings::PendingListing;
+use super::memory_groups::ProcessMemory;
+use super::metrics_renderer::SharedPacket;
 use super::peer::Peer;
 use super::{ACCEPT_RETRY_DELAY, LISTENER, PIDFD, SOCKET, Service};
 use crate::coordinator::ClientId;
-use crate::protocol::{PROTOCOL, Reply, Request};
-use crate::socket::{Connection, SocketError};
+use crate::protocol::{HintRequest, PROTOCOL, Reply, Request};
+use crate::socket::{Connection, MAX_PACKET_SIZE, SocketError};
 
-/// The maximum number of open connections of one user.
-const MAX_CONNECTIONS_PER_USER: usize = 1_024;
 /// How many connections are accepted before other events are handled.
-const MAX_ACCEPTS_PER_EVENT: usize = 16;
+const MAX_ACCEPTS_PER_EVENT: usize = 4;
+/// The kernel's buffer for packets that a client has not read: one packet of the maximum size. The kernel doubles it.
+const SEND_BUFFER_SIZE: usize = MAX_PACKET_SIZE;
 
 /// The purpose of a connection.
 pub(super) enum Role {
     /// A tool that sends requests.
     Tool,
     /// A scheduled process.
-    Process(JoinedProcess),
+    Process(Box<JoinedProcess>),
     /// A tool that receives events; the number of events lost since the last that it received.
     Tracer(u64),
 }
@@ -39,6 +45,20 @@ pub(super) struct JoinedProcess {
     pub(super) file_name: String,
     /// Its command line. Empty until it was read.
     pub(super) command_line: String,
+    /// Its control groups when it joined.
+    pub(super) groups: ProcessGroups,
+    /// The hash of the token that it joined with.
+    pub(super) token: Option<TokenHash>,
+    /// Its grant.
+    pub(super) grant: Option<GrantId>,
+    /// Its hints without grant and request.
+    pub(super) base: Hints,
+    /// What was requested for it, by itself and by others.
+    pub(super) hint_request: HintRequest,
+    /// How many keys of jobs it has.
+    pub(super) job_keys: usize,
+    /// Whose device memory counts together with its own.
+    pub(super) memory: ProcessMemory,
     /// Becomes readable when the process exits, even if a child has inherited the socket.
     pub(super) pidfd: Option<OwnedFd>,
 }
@@ -53,14 +73,36 @@ impl JoinedProcess {
 pub(super) struct Session {
     pub(super) connection: Connection,
     pub(super) peer: Peer,
+    /// The generation of the grants in which it was found what the peer is confined to.
+    pub(super) confined_at: Option<u64>,
+    /// The peer whose rights requests on this connection have, if not those of `peer`.
+    pub(super) acts_for: Option<Peer>,
     pub(super) role: Role,
+    /// The listing that it waits for. Nothing is received from the peer until it is complete.
+    pub(super) listing: Option<PendingListing>,
     /// Packets that wait for room in the socket. Nothing is received from the peer until they are sent.
-    outgoing: VecDeque<Vec<u8>>,
+    outgoing: VecDeque<SharedPacket>,
+    /// Since when the peer has read nothing of what waits for it.
+    pub(super) blocked_since: Option<Nanos>,
+    /// A request of a scheduled process that was received and not handled yet. Nothing more is received until it is.
+    deferred: Option<Box<[u8]>>,
+    /// The events that epoll reports for its socket.
+    watched: EventFlags,
 }
 
 impl Session {
+    /// The peer whose rights requests on this connection have.
+    pub(super) fn caller(&self) -> Peer {
+        self.acts_for.unwrap_or(self.peer)
+    }
+
     pub(super) fn process(&self) -> Option<&JoinedProcess> {
         if let Role::Process(process) = &self.role { Some(process) } else { None }
+    }
+
+    /// Whether the peer has not received the reply to its last request.
+    fn awaits_reply(&self) -> bool {
+        self.listing.is_some() || !self.outgoing.is_empty()
     }
 
     /// Sends a packet. Returns false if the socket is full.
@@ -91,6 +133,10 @@ impl Sessions {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Session> {
         self.entries.iter().filter_map(|(_, session)| session.as_ref())
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Session> {
+        self.entries.iter_mut().filter_map(|(_, session)| session.as_mut())
     }
 
     /// The sessions with their indices.
@@ -130,8 +176,13 @@ impl Sessions {
         EventData::new_u64(u64::from(self.entries[index].0) << 32 | (index as u64) << 2 | kind)
     }
 
+    /// The token by which epoll identifies the socket of the session.
+    pub(super) fn socket_token(&self, index: usize) -> u64 {
+        self.token(index, SOCKET).u64()
+    }
+
     /// The index of the session that a token identifies, if it has not ended.
-    fn index(&self, token: u64) -> Option<usize> {
+    pub(super) fn index(&self, token: u64) -> Option<usize> {
         let index = usize::try_from(token & 0xffff_ffff).ok()? >> 2;
         let (generation, session) = self.entries.get(index)?;
         (u64::from(*generation) == token >> 32 && session.is_some()).then_some(index)
@@ -147,7 +198,7 @@ impl Service {
                 Ok(None) => return,
                 Err(_) => {
                     // No descriptors or no memory: retried after a delay.
-                    let _ = epoll::delete(&self.epoll, &self.listener);
+                    let _ = epoll::delete(&self.tools_epoll, &self.listener);
                     self.accept_due = Some(now + ACCEPT_RETRY_DELAY);
                     return;
                 }
@@ -156,31 +207,41 @@ impl Service {
     }
 
     pub(super) fn resume_accepting(&mut self) {
-        let _ = epoll::add(&self.epoll, &self.listener, EventData::new_u64(LISTENER), EventFlags::IN);
+        let _ = epoll::add(&self.tools_epoll, &self.listener, EventData::new_u64(LISTENER), EventFlags::IN);
     }
 
     fn add_session(&mut self, fd: OwnedFd) {
         let Ok(peer) = Peer::of(fd.as_fd()) else { return };
         let connection = Connection::from_fd(fd);
-        let count = self.connections.entry(peer.uid).or_default();
-        if *count >= MAX_CONNECTIONS_PER_USER && peer.uid != 0 {
-            let why = format!(
-                "user {} already has {MAX_CONNECTIONS_PER_USER} connections to the service, which is the maximum: close some",
-                peer.uid
-            );
+        if let Err(why) = self.usages.add_connection(peer.uid) {
+            self.counters.refusal();
             let _ = connection.send(&Reply::Refused { why }, None, false);
             return;
         }
-        *count += 1;
-        let session = Session { connection, peer, role: Role::Tool, outgoing: VecDeque::new() };
+        // Fails only if the system has less memory than that.
+        let _ = set_socket_send_buffer_size(&connection, SEND_BUFFER_SIZE);
+        let watched = EventFlags::IN;
+        let session = Session {
+            connection,
+            peer,
+            confined_at: None,
+            acts_for: None,
+            role: Role::Tool,
+            listing: None,
+            outgoing: VecDeque::new(),
+            blocked_since: None,
+            deferred: None,
+            watched,
+        };
         let index = self.sessions.insert(session);
+        self.watchdog.set_used(true);
         self.counters.connected();
         let token = self.sessions.token(index, SOCKET);
-        let watched = self
+        let added = self
             .sessions
             .get(index)
-            .map(|session| epoll::add(&self.epoll, &session.connection, token, EventFlags::IN));
-        if !matches!(watched, Some(Ok(()))) {
+            .map(|session| epoll::add(&self.tools_epoll, &session.connection, token, watched));
+        if !matches!(added, Some(Ok(()))) {
             self.close(index);
         }
     }
@@ -198,7 +259,12 @@ impl Service {
             self.send_queued(index);
         }
         if flags.contains(EventFlags::IN) {
-            self.receive(index, now);
+            if self.sessions.get(index).is_some_and(Session::awaits_reply) {
+                // It sends requests without reading the replies: its next request waits.
+                self.watch(index, EventFlags::empty());
+            } else {
+                self.receive(index, now);
+            }
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
             self.close(index);
         }
@@ -213,26 +279,62 @@ impl Service {
             Err(Errno::AGAIN | Errno::INTR) => return,
             Err(_) => 0,
         };
-        if let Role::Process(process) = &session.role {
+        let process = session.process().map(|process| process.client);
+        if let Some(client) = process {
             // Any packet implies a notification: a notification is not sent if the socket is full.
-            self.coordinator.look_at(process.client, now);
+            self.coordinator.look_at(client, now);
             self.is_decision_due = true;
         }
         match &self.packet[..length] {
             [] => self.close(index),
             b"!" => self.counters.notify(),
-            text => match serde_json::from_slice::<Request>(text) {
-                Ok(request) => self.handle(index, request, now),
-                Err(error) => {
-                    let version = env!("CARGO_PKG_VERSION");
-                    let why = format!(
-                        "this is not a valid request for xsched {version} (protocol {PROTOCOL}): {error}; install the same version \
-                         of the program and the service"
-                    );
-                    self.reply(index, &Reply::Refused { why });
-                    self.close(index);
+            request => {
+                let request = request.into();
+                if process.is_some() {
+                    self.defer(index, request);
+                } else {
+                    self.handle_packet(index, &request, now);
                 }
-            },
+            }
+        }
+    }
+
+    /// Has a request of a scheduled process wait until the notifications and the orders of this round are done.
+    fn defer(&mut self, index: usize, request: Box<[u8]>) {
+        let token = self.sessions.socket_token(index);
+        let Some(session) = self.sessions.get_mut(index) else { return };
+        session.deferred = Some(request);
+        self.deferred_requests.push(session.peer.uid, token);
+        self.watch(index, EventFlags::empty());
+    }
+
+    /// Handles the next request of a scheduled process. Returns whether there was one.
+    pub(super) fn handle_deferred_request(&mut self, now: Nanos) -> bool {
+        while let Some((_, token)) = self.deferred_requests.next() {
+            if let Some(index) = self.sessions.index(token)
+                && let Some(request) =
+                    self.sessions.get_mut(index).and_then(|session| session.deferred.take())
+            {
+                self.watch(index, EventFlags::IN);
+                self.handle_packet(index, &request, now);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn handle_packet(&mut self, index: usize, packet: &[u8], now: Nanos) {
+        match serde_json::from_slice::<Request>(packet) {
+            Ok(request) => self.handle(index, request, now),
+            Err(error) => {
+                let version = env!("CARGO_PKG_VERSION");
+                let why = format!(
+                    "this is not a valid request for xsched {version} (protocol {PROTOCOL}): {error}; install the same version \
+                     of the program and the service"
+                );
+                self.reply(index, &Reply::Refused { why });
+                self.close(index);
+            }
         }
     }
 
@@ -247,56 +349,131 @@ impl Service {
             self.counters.refusal();
         }
         let Ok(packet) = serde_json::to_vec(reply) else { return false };
-        let Some(session) = self.sessions.get_mut(index) else { return false };
-        if !session.outgoing.is_empty() {
-            session.outgoing.push_back(packet);
-            return true;
+        match fd {
+            // A descriptor is passed at once or not at all.
+            Some(_) => self.sessions.get(index).is_some_and(|session| {
+                session.outgoing.is_empty() && session.try_send(&packet, fd).unwrap_or(false)
+            }),
+            None => self.send_or_queue(index, &packet.into()),
         }
-        match session.try_send(&packet, fd) {
+    }
+
+    /// Sends a packet now, or queues it until the socket has room.
+    pub(super) fn send_or_queue(&mut self, index: usize, packet: &SharedPacket) -> bool {
+        let Some(session) = self.sessions.get(index) else { return false };
+        if !session.outgoing.is_empty() {
+            return self.queue(index, Arc::clone(packet));
+        }
+        match session.try_send(packet, None) {
             Ok(true) => true,
-            Ok(false) if session.process().is_some() || fd.is_some() => false,
-            Ok(false) => {
-                session.outgoing.push_back(packet);
-                self.watch(index, EventFlags::OUT);
-                true
-            }
+            Ok(false) if session.process().is_some() => false,
+            Ok(false) => self.queue(index, Arc::clone(packet)),
             // The next receive finds the connection closed.
             Err(_) => false,
         }
+    }
+
+    /// Queues a packet until the socket has room. Closes the connection if its user has too many bytes that are not read.
+    fn queue(&mut self, index: usize, packet: SharedPacket) -> bool {
+        let Some(session) = self.sessions.get_mut(index) else { return false };
+        if self.usages.add_unread(session.peer.uid, packet.len()) {
+            session.outgoing.push_back(packet);
+            self.block(index);
+            true
+        } else {
+            self.close(index);
+            false
+        }
+    }
+
+    /// The socket of a tool is full. Epoll reports when it has room; if the tool reads nothing meanwhile, the connection is closed
+    /// after the timeout.
+    pub(super) fn block(&mut self, index: usize) {
+        let now = Nanos::now();
+        let due = now + Nanos::from(self.options.unread_timeout);
+        if let Some(session) = self.sessions.get_mut(index) {
+            session.blocked_since.get_or_insert(now);
+            self.unread_due.get_or_insert(due);
+            self.timer.wake_at(self.unread_due);
+        }
+        self.watch(index, EventFlags::OUT);
+    }
+
+    /// Closes the connections whose peers have read nothing for the timeout.
+    pub(super) fn close_blocked(&mut self, now: Nanos) {
+        let timeout = Nanos::from(self.options.unread_timeout);
+        let blocked = |(index, session): (usize, &Session)| Some((index, session.blocked_since? + timeout));
+        let (over, later): (Vec<_>, Vec<_>) =
+            self.sessions.enumerate().filter_map(blocked).partition(|(_, due)| *due <= now);
+        for (index, _) in over {
+            self.close(index);
+        }
+        self.unread_due = later.iter().map(|(_, due)| *due).min();
+    }
+
+    /// Sends a packet. Returns false if the socket is full.
+    pub(super) fn send_now(&self, index: usize, packet: &[u8]) -> Result<bool, SocketError> {
+        self.sessions.get(index).map_or(Err(SocketError::Closed), |session| session.try_send(packet, None))
+    }
+
+    /// Whether a session is that of a scheduled process.
+    pub(super) fn is_scheduled_process(&self, index: usize) -> bool {
+        self.sessions.get(index).is_some_and(|session| session.process().is_some())
     }
 
     /// Sends a reply unless the socket is full. Returns whether it was sent.
     pub(super) fn send_if_room(&mut self, index: usize, reply: &Reply) -> bool {
         let Ok(packet) = serde_json::to_vec(reply) else { return false };
         self.sessions.get(index).is_some_and(|session| {
-            session.outgoing.is_empty() && session.try_send(&packet, None).unwrap_or(false)
+            !session.awaits_reply() && session.try_send(&packet, None).unwrap_or(false)
         })
     }
 
-    /// The socket has room: sends queued packets.
+    /// The socket has room: sends queued packets, or continues a listing.
     fn send_queued(&mut self, index: usize) {
         let Some(session) = self.sessions.get_mut(index) else { return };
+        if session.listing.as_ref().is_some_and(|listing| listing.is_blocked) {
+            return self.resume_listing(index);
+        }
         while let Some(packet) = session.outgoing.pop_front() {
             match session.try_send(&packet, None) {
-                Ok(true) => {}
+                Ok(true) => {
+                    session.blocked_since = Some(Nanos::now());
+                    self.usages.remove_unread(session.peer.uid, packet.len());
+                }
                 Ok(false) => {
                     session.outgoing.push_front(packet);
                     return;
                 }
                 Err(_) => {
+                    session.outgoing.push_front(packet);
                     self.close(index);
                     return;
                 }
             }
         }
+        session.blocked_since = None;
         self.watch(index, EventFlags::IN);
     }
 
-    fn watch(&self, index: usize, flags: EventFlags) {
-        if let Some(session) = self.sessions.get(index) {
-            let _ =
-                epoll::modify(&self.epoll, &session.connection, self.sessions.token(index, SOCKET), flags);
+    /// Has epoll report these events of a session's socket, besides the end of the connection.
+    pub(super) fn watch(&mut self, index: usize, flags: EventFlags) {
+        let is_process = self.is_scheduled_process(index);
+        let epoll = if is_process { &self.epoll } else { &self.tools_epoll };
+        let token = EventData::new_u64(self.sessions.socket_token(index));
+        if let Some(session) = self.sessions.get_mut(index)
+            && std::mem::replace(&mut session.watched, flags) != flags
+        {
+            let _ = epoll::modify(epoll, &session.connection, token, flags);
         }
+    }
+
+    /// Has epoll report the socket of a process that has joined before those of tools. Returns whether that succeeded.
+    pub(super) fn watch_as_process(&self, index: usize) -> bool {
+        let Some(session) = self.sessions.get(index) else { return false };
+        let token = self.sessions.token(index, SOCKET);
+        epoll::add(&self.epoll, &session.connection, token, session.watched).is_ok()
+            && epoll::delete(&self.tools_epoll, &session.connection).is_ok()
     }
 
     /// Has epoll report the exit of a scheduled process.
@@ -306,7 +483,7 @@ impl Service {
 
     /// Requests the command line of the process of a session.
     pub(super) fn request_command_line(&self, index: usize, pid: u32) {
-        self.command_lines.request(self.sessions.token(index, SOCKET).u64(), pid);
+        self.command_lines.request(self.sessions.socket_token(index), pid);
     }
 
     pub(super) fn store_command_lines(&mut self) {
@@ -324,14 +501,21 @@ impl Service {
     pub(super) fn close(&mut self, index: usize) {
         let Some(session) = self.sessions.remove(index) else { return };
         // If a child process has a copy of the descriptor, closing it does not remove it from epoll.
-        let _ = epoll::delete(&self.epoll, &session.connection);
+        let epoll = if session.process().is_some() { &self.epoll } else { &self.tools_epoll };
+        let _ = epoll::delete(epoll, &session.connection);
+        let uid = session.peer.uid;
+        self.usages.remove_unread(uid, session.outgoing.iter().map(|packet| packet.len()).sum());
         match &session.role {
             Role::Process(process) => {
                 if let Some(pidfd) = &process.pidfd {
                     let _ = epoll::delete(&self.epoll, pidfd);
                 }
                 self.coordinator.remove_client(process.client);
+                self.leave_memory_groups(&process.memory);
                 self.sessions.process_count -= 1;
+                // Cannot fail: the user has fewer keys then.
+                let _ = self.usages.replace_job_keys(uid, process.job_keys, 0);
+                self.usages.remove_process(uid);
                 self.counters.leave();
                 self.is_decision_due = true;
             }
@@ -339,14 +523,10 @@ impl Service {
             Role::Tool => {}
         }
         self.counters.disconnected();
-        if let Some(count) = self.connections.get_mut(&session.peer.uid) {
-            *count -= 1;
-            if *count == 0 {
-                self.connections.remove(&session.peer.uid);
-            }
-        }
+        self.usages.remove_connection(uid);
         if self.sessions.is_empty() {
             self.empty_since = Nanos::now();
+            self.watchdog.set_used(false);
         }
     }
 }
