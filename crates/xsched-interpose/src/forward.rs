@@ -1,46 +1,83 @@
 //! How a hook calls the vendor's function: exactly once, whatever else happens.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-thread_local! {
-    /// A hook is running on this thread.
-    static INSIDE_HOOK: Cell<bool> = const { Cell::new(false) };
+/// A set of hooks that call each other's functions: those of one vendor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HookDomain(u32);
+
+impl HookDomain {
+    /// The domain with this number.
+    ///
+    /// # Panics
+    /// If the number is 32 or more: a thread records its domains in one word.
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        assert!(number < u32::BITS);
+        Self(1 << number)
+    }
 }
 
-/// Proof that the calling hook is the outermost one on its thread. While it exists, [`OutermostHook::enter`] returns none on
-/// this thread: calls that the vendor's library or this library makes from inside a hook go straight to the real functions.
-pub struct OutermostHook(());
+/// All domains.
+const ALL: u32 = u32::MAX;
+
+thread_local! {
+    /// The domains of which a hook is running on this thread.
+    static INSIDE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Proof that the calling hook is the outermost one of its domain on its thread. While it exists, [`OutermostHook::enter`]
+/// returns none for this domain on this thread: calls that the vendor's library or this library makes from inside a hook go
+/// straight to the real functions. Hooks of other domains act as usual, because one vendor's interface can be implemented on
+/// top of another's.
+pub struct OutermostHook {
+    before: u32,
+    /// The domains belong to the thread that entered them.
+    not_send: PhantomData<*const ()>,
+}
 
 impl OutermostHook {
-    /// None on a thread that is inside a hook already, or that is ending.
+    /// None on a thread that is inside a hook of the domain already, or that is ending.
     #[must_use]
     #[inline]
-    pub fn enter() -> Option<Self> {
-        let was_inside = INSIDE_HOOK.try_with(|inside| inside.replace(true)).unwrap_or(true);
-        // Created only in this case: dropping it clears the flag.
-        (!was_inside).then(|| Self(()))
+    pub fn enter(domain: HookDomain) -> Option<Self> {
+        Self::enter_mask(domain.0)
+    }
+
+    /// Enters all domains. None on a thread that is inside all of them already, or that is ending.
+    #[must_use]
+    pub fn enter_all() -> Option<Self> {
+        Self::enter_mask(ALL)
+    }
+
+    #[inline]
+    fn enter_mask(mask: u32) -> Option<Self> {
+        let before = INSIDE.try_with(|inside| inside.replace(inside.get() | mask)).unwrap_or(ALL);
+        // Created only in this case: dropping it restores the word.
+        (before & mask != mask).then_some(Self { before, not_send: PhantomData })
     }
 }
 
 impl Drop for OutermostHook {
     #[inline]
     fn drop(&mut self) {
-        let _ = INSIDE_HOOK.try_with(|inside| inside.set(false));
+        let _ = INSIDE.try_with(|inside| inside.set(self.before));
     }
 }
 
 /// Calls `work` from inside a hook as if it were outside. For vendor functions that call the program's functions: what those
-/// call passes the hooks again. The thread must not hold a [`crate::Guard`].
+/// call passes the hooks again.
 pub fn outside_hooks<R>(work: impl FnOnce() -> R) -> R {
-    /// Restores the flag, also if `work` unwinds.
-    struct Restore(bool);
+    /// Restores the word, also if `work` unwinds.
+    struct Restore(u32);
     impl Drop for Restore {
         fn drop(&mut self) {
-            let _ = INSIDE_HOOK.try_with(|inside| inside.set(self.0));
+            let _ = INSIDE.try_with(|inside| inside.set(self.0));
         }
     }
-    let _restore = INSIDE_HOOK.try_with(|inside| Restore(inside.replace(false)));
+    let _restore = INSIDE.try_with(|inside| Restore(inside.replace(0)));
     work()
 }
 
@@ -157,16 +194,29 @@ mod tests {
     }
 
     #[test]
-    fn one_hook_of_a_thread_is_outermost() {
-        let outer = OutermostHook::enter().unwrap();
-        assert!(OutermostHook::enter().is_none());
-        assert!(OutermostHook::enter().is_none(), "a failed attempt cleared the flag");
+    fn one_hook_of_a_domain_and_thread_is_outermost() {
+        const ONE: HookDomain = HookDomain::new(0);
+        const OTHER: HookDomain = HookDomain::new(3);
+        let outer = OutermostHook::enter(ONE).unwrap();
+        assert!(OutermostHook::enter(ONE).is_none());
+        assert!(OutermostHook::enter(ONE).is_none(), "a failed attempt left the domain");
+        let inner = OutermostHook::enter(OTHER).expect("a hook of another domain acts inside this one");
+        assert!(OutermostHook::enter(ONE).is_none() && OutermostHook::enter(OTHER).is_none());
+        drop(inner);
+        assert!(OutermostHook::enter(ONE).is_none(), "leaving the inner domain left the outer one");
         assert!(
-            outside_hooks(|| OutermostHook::enter().is_some()),
+            outside_hooks(|| OutermostHook::enter(ONE).is_some()),
             "the program's function counts as inside"
         );
-        assert!(OutermostHook::enter().is_none(), "the flag was not restored after the program's function");
+        assert!(
+            OutermostHook::enter(ONE).is_none(),
+            "the word was not restored after the program's function"
+        );
+        let all = OutermostHook::enter_all().unwrap();
+        assert!(OutermostHook::enter(OTHER).is_none() && OutermostHook::enter_all().is_none());
+        drop(all);
+        assert!(OutermostHook::enter(OTHER).is_some());
         drop(outer);
-        assert!(OutermostHook::enter().is_some());
+        assert!(OutermostHook::enter(ONE).is_some());
     }
 }

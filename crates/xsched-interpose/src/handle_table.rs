@@ -46,7 +46,7 @@ impl<T: Send + Sync> HandleTable<T> {
         (0..MAX_PROBES).map(move |n| &self.slots[(first + n) % SLOTS])
     }
 
-    /// The value of a handle. A thread can hold one guard at a time, of all tables.
+    /// The value of a handle. A thread can hold four guards at a time, of all tables.
     #[inline]
     pub fn get(&self, handle: usize) -> Option<Guard<'_, T>> {
         for slot in self.probe(handle) {

@@ -11,9 +11,12 @@ use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, compiler_fence};
 
-/// The word of one thread. It is never freed; a thread that ends releases it for the next one.
+/// How many values one thread can protect at a time: a hook of one vendor's function can run inside a hook of another's.
+const WORDS: usize = 4;
+
+/// The words of one thread. They are never freed; a thread that ends releases them for the next one.
 struct Reader {
-    protects: AtomicPtr<c_void>,
+    protects: [AtomicPtr<c_void>; WORDS],
     is_owned: AtomicBool,
     next: *const Reader,
 }
@@ -23,12 +26,12 @@ unsafe impl Sync for Reader {}
 
 static READERS: AtomicPtr<Reader> = AtomicPtr::new(ptr::null_mut());
 
-/// The calling thread's ownership of its word.
+/// The calling thread's ownership of its words.
 struct OwnedReader(&'static Reader);
 
 impl Drop for OwnedReader {
     fn drop(&mut self) {
-        self.0.protects.store(ptr::null_mut(), Ordering::Release);
+        self.0.protects.iter().for_each(|word| word.store(ptr::null_mut(), Ordering::Release));
         self.0.is_owned.store(false, Ordering::Release);
     }
 }
@@ -44,7 +47,7 @@ fn readers() -> impl Iterator<Item = &'static Reader> {
     std::iter::successors(first, |reader| unsafe { reader.next.as_ref() })
 }
 
-/// A word for the calling thread: a released one, or a new one.
+/// Words for the calling thread: released ones, or new ones.
 fn acquire() -> &'static Reader {
     let claim = |reader: &&Reader| {
         !reader.is_owned.load(Ordering::Relaxed) && !reader.is_owned.swap(true, Ordering::AcqRel)
@@ -54,7 +57,7 @@ fn acquire() -> &'static Reader {
     }
     let mut next = READERS.load(Ordering::Acquire);
     let new = Box::into_raw(Box::new(Reader {
-        protects: AtomicPtr::default(),
+        protects: Default::default(),
         is_owned: AtomicBool::new(true),
         next,
     }));
@@ -71,10 +74,10 @@ fn acquire() -> &'static Reader {
     }
 }
 
-/// A value that is not freed while the guard exists. A thread can hold one guard at a time.
+/// A value that is not freed while the guard exists. A thread can hold four guards at a time.
 pub struct Guard<'a, T> {
     value: &'a T,
-    reader: &'static Reader,
+    word: &'static AtomicPtr<c_void>,
     /// The word belongs to the thread that created the guard.
     not_send: PhantomData<*const ()>,
 }
@@ -91,18 +94,19 @@ impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         // Release: the use of the value happened before. Pairs with the Acquire in `are_unprotected`.
-        self.reader.protects.store(ptr::null_mut(), Ordering::Release);
+        self.word.store(ptr::null_mut(), Ordering::Release);
     }
 }
 
-/// Protects the value that `source` points to. None if there is no value, or if the thread is ending.
+/// Protects the value that `source` points to. None if there is no value, if the thread is ending, or if it holds as many
+/// guards as it can.
 #[inline]
 pub(crate) fn protect<T>(source: &AtomicPtr<T>) -> Option<Guard<'_, T>> {
     let reader = OWN.try_with(|own| own.0).ok()?;
-    debug_assert!(reader.protects.load(Ordering::Relaxed).is_null(), "a thread holds one guard at a time");
+    let word = reader.protects.iter().find(|word| word.load(Ordering::Relaxed).is_null())?;
     let found = loop {
         let found = source.load(Ordering::Acquire);
-        reader.protects.store(found.cast(), Ordering::Relaxed);
+        word.store(found.cast(), Ordering::Relaxed);
         // The `membarrier` of the remover makes this a full fence where one is needed.
         compiler_fence(Ordering::SeqCst);
         if source.load(Ordering::Acquire) == found {
@@ -112,7 +116,7 @@ pub(crate) fn protect<T>(source: &AtomicPtr<T>) -> Option<Guard<'_, T>> {
     // SAFETY: it was reachable after this thread had published the address, so that the remover's scan sees the word and
     // does not free it.
     let value = unsafe { found.as_ref() }?;
-    Some(Guard { value, reader, not_send: PhantomData })
+    Some(Guard { value, word, not_send: PhantomData })
 }
 
 /// Whether each of these values, which are no longer reachable, is used by no reader. False if that cannot be determined.
@@ -120,7 +124,8 @@ pub(crate) fn are_unprotected(values: &[*mut c_void]) -> Vec<bool> {
     if !barrier_on_all_threads() {
         return vec![false; values.len()];
     }
-    let protected: Vec<_> = readers().map(|reader| reader.protects.load(Ordering::Acquire)).collect();
+    let protected: Vec<_> =
+        readers().flat_map(|reader| &reader.protects).map(|word| word.load(Ordering::Acquire)).collect();
     values.iter().map(|value| !protected.contains(value)).collect()
 }
 

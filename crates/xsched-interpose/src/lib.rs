@@ -14,6 +14,7 @@
 //! * [`Handle`]: a vendor's handle, which any thread may use.
 //! * [`RevocableHandle`]: a vendor's handle that can be withdrawn from the threads that use it.
 //! * [`lifetime`]: fork and exit.
+//! * [`ReserveAllocator`]: small allocations do not fail when the program's memory is used up.
 
 mod forward;
 mod handle;
@@ -21,11 +22,13 @@ mod handle_table;
 mod hazard;
 pub mod lifetime;
 mod real_function;
+mod reserve;
 mod revocable_handle;
 
-pub use forward::{OutermostHook, forward_once, outside_hooks, run_isolated};
+pub use forward::{HookDomain, OutermostHook, forward_once, outside_hooks, run_isolated};
 pub use handle::Handle;
 pub use handle_table::HandleTable;
 pub use hazard::Guard;
 pub use real_function::RealFunction;
+pub use reserve::ReserveAllocator;
 pub use revocable_handle::RevocableHandle;

@@ -11,6 +11,14 @@ pub fn at_fork_in_child(child: extern "C" fn()) -> bool {
     unsafe { libc::pthread_atfork(None, None, Some(child)) == 0 }
 }
 
+/// Calls `prepare` before this process forks, and `parent` and `child` afterwards, each on the thread that forks. Returns whether they were
+/// registered. As for [`at_fork_in_child`], `child` may do little.
+#[must_use]
+pub fn around_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> bool {
+    // SAFETY: as above.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) == 0 }
+}
+
 /// Calls `handler` when the process exits, before all handlers that were registered earlier. Returns whether it was
 /// registered.
 #[must_use]

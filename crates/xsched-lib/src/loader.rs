@@ -6,8 +6,9 @@
 //!                                ▼
 //!               call the real dlsym, store the function that it found, return the hook
 //! ```
-//! A look-up in all libraries (`RTLD_DEFAULT`, `RTLD_NEXT`) would find the exported hook even if the vendor's library is not
+//! A look-up in all libraries (`RTLD_DEFAULT`, `RTLD_NEXT`) would find the export even if the vendor's library is not
 //! loaded. Programs test in this way whether it is, so such a look-up fails unless another library defines the function.
+//! Functions of other libraries that only have a vendor's names are returned as they are ([`vendor_library`]).
 //!
 //! The real `dlsym` derives its caller from its return address. For names that are not hooked the trampoline therefore
 //! jumps to it instead of calling it. The hooks can run before any constructor, this library's and Rust's included: they
@@ -15,15 +16,18 @@
 //!
 //! Neither function can be used to look up the other one, because both are hooked: [`elf`] reads the symbol tables instead.
 
+pub(crate) mod call_sites;
 pub(crate) mod elf;
+pub(crate) use elf::register_fork_handlers;
 mod vendor_library;
 
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::loaded_libraries::{self, LoadedLibrary};
 use crate::platforms::PLATFORMS;
-pub(crate) use vendor_library::{Function, Hook, VendorLibrary, is_loaded};
+pub(crate) use vendor_library::{Function, Hook, VendorIdentity, VendorLibrary, select_target};
 
 /// The hooks of one vendor library, as `dlsym` searches them. Implementations take no lock and allocate nothing.
 pub(crate) trait HookTable: Sync {
@@ -36,7 +40,11 @@ pub(crate) trait LookupHook: Sync {
     /// The name of the vendor's function.
     fn name(&self) -> &'static CStr;
 
-    /// Stores the vendor's function, and returns the hook that forwards to it.
+    /// How the vendor's library is recognized.
+    fn vendor(&self) -> &'static VendorIdentity;
+
+    /// Stores the function that was found, and returns the hook that forwards to it. Returns the function itself if it is not
+    /// the vendor's.
     fn replace(&'static self, found: *mut c_void) -> *mut c_void;
 
     /// Whether the hook already forwards to another function than `found`, and can forward to one only.
@@ -213,14 +221,19 @@ unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: *c
         return std::ptr::null_mut();
     };
     if searches_all_libraries(handle) {
-        if !elf::next_function(hook.name()).is_null() {
-            // The real look-up finds this library's export first.
+        if handle == libc::RTLD_NEXT && !loaded_libraries::is_before_us(caller) {
+            // The look-up begins behind this library.
             return std::ptr::null_mut();
         }
-        // `dlerror` then reports the failure, as it would without this library.
+        // What the look-up finds without this library. If that is nothing, `dlerror` reports the failure, as it would then.
         // SAFETY: a handle that is always valid, and a C string.
-        let _ = unsafe { real(libc::RTLD_NEXT, name) };
-        return std::ptr::without_provenance_mut(NOT_FOUND);
+        let found = unsafe { real(libc::RTLD_NEXT, name) };
+        if !found.is_null() && !loaded_libraries::is_in_a_copy(found) {
+            return hook.replace(found);
+        }
+        // The vendor's library may be in the caller's own scope, and the real look-up finds this library's export first.
+        let is_loaded = !vendor_definition(hook).is_null();
+        return if is_loaded { std::ptr::null_mut() } else { std::ptr::without_provenance_mut(NOT_FOUND) };
     }
     if bypasses_hook(hook.name(), caller) {
         return std::ptr::null_mut();
@@ -256,7 +269,8 @@ fn searches_all_libraries(handle: *mut c_void) -> bool {
 /// The hook for a name; none in a copy of the library that is inactive.
 fn find_hook(name: SymbolName) -> Option<&'static dyn LookupHook> {
     let tables = PLATFORMS.iter().flat_map(|platform| platform.hooks);
-    let hook = tables.into_iter().find_map(|table| table.find_hook(name))?;
+    let hook = tables.into_iter().find_map(|table| table.find_hook(name));
+    let hook = hook.or_else(|| crate::collectives::HOOKS.find_hook(name))?;
     (!crate::duplicate_library::is_inactive_duplicate()).then_some(hook)
 }
 
@@ -264,14 +278,46 @@ fn bypasses_hook(name: &CStr, caller: *const c_void) -> bool {
     PLATFORMS.iter().filter_map(|platform| platform.bypasses_hook).any(|bypasses| bypasses(name, caller))
 }
 
-/// The definition of a function in the libraries after this one, for programs that are linked to the vendor's library;
-/// otherwise in any loaded library. Null if there is none.
-pub(crate) fn next_definition(name: &'static CStr) -> *mut c_void {
+/// The vendor's definition of a hooked function in any loaded library; null if there is none.
+fn vendor_definition(hook: &dyn LookupHook) -> *mut c_void {
+    loaded_libraries::next_function_where(hook.name(), |image| hook.vendor().is_of(image))
+}
+
+/// The vendor's definition of a function: in the libraries after this one, for programs that are linked to the vendor's
+/// library; otherwise in any loaded library. Null if there is none.
+pub(crate) fn next_definition(name: &'static CStr, vendor: &VendorIdentity) -> *mut c_void {
+    let next = next_in_global_scope(name);
+    if !next.is_null() && vendor.accepts(next) {
+        return next;
+    }
+    loaded_libraries::next_function_where(name, |image| vendor.is_of(image))
+}
+
+/// What the library that contains `caller` would have called under this name without this library: the definition in the
+/// global scope, else its own or that of a library that it is linked to. If neither has one, the vendor's, else any. Null if
+/// there is none.
+pub(crate) fn definition_for_caller(
+    caller: *const c_void,
+    name: &'static CStr,
+    vendor: &VendorIdentity,
+) -> *mut c_void {
+    let in_scope = || {
+        let library = LoadedLibrary::containing(caller);
+        library.map_or(std::ptr::null_mut(), |library| library.function_in_scope(name))
+    };
+    let vendors = || loaded_libraries::next_function_where(name, |image| vendor.is_of(image));
+    let any = || loaded_libraries::next_function(name);
+    let steps: [&dyn Fn() -> *mut c_void; 4] = [&|| next_in_global_scope(name), &in_scope, &vendors, &any];
+    steps.into_iter().map(|find| find()).find(|found| !found.is_null()).unwrap_or(std::ptr::null_mut())
+}
+
+/// The definition of a function in the libraries of the global scope after this one. The loader's lock is taken, which a
+/// thread that runs a constructor already holds; no constructor runs.
+fn next_in_global_scope(name: &CStr) -> *mut c_void {
     // SAFETY: the name is a C string.
     let next = unsafe { real_dlsym()(libc::RTLD_NEXT, name.as_ptr()) };
     // A second copy of this library exports a hook of the same name: skip it.
-    let next = if elf::is_in_a_copy(next) { elf::next_function(name) } else { next };
-    if next.is_null() { crate::loaded_libraries::find_function(name) } else { next }
+    if loaded_libraries::is_in_a_copy(next) { loaded_libraries::next_function(name) } else { next }
 }
 
 /// The loader's `dlsym`.
@@ -293,9 +339,9 @@ fn real(address: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     }
     let mut found = address.load(Ordering::Acquire);
     if found.is_null() {
-        found = elf::libc_function(name);
+        found = loaded_libraries::c_library_function(name);
         if found.is_null() {
-            found = elf::next_function(name);
+            found = loaded_libraries::next_function(name);
         }
         if found.is_null() {
             found = find_nothing as *mut c_void;

@@ -1,17 +1,69 @@
-//! A vendor's library: the functions that are hooked in it, and the copy of it that the program uses.
+//! A vendor's library: how it is recognized, the functions that are hooked in it, and the copy of it that the program uses.
+//!
+//! Other libraries export functions with a vendor's names: `CuPy` for AMD GPUs has a `cuLaunchKernel` that launches through HIP,
+//! `ZLUDA` implements all of CUDA on HIP, `chipStar` HIP on OpenCL. They call the hooked functions of the vendor below them. A hook
+//! of their own functions would take them for the vendor's library, so they are left alone.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use xsched_interpose::RealFunction;
+use xsched_interpose::{RealFunction, run_isolated};
 
-use super::{HookTable, LookupHook, SymbolName, next_definition, real_dlsym};
+use super::elf::{Image, Kind};
+use super::{HookTable, LookupHook, SymbolName, call_sites, definition_for_caller, next_definition};
+use crate::loaded_libraries::{self, LoadedLibrary};
+use crate::platforms::PLATFORMS;
+
+/// How a vendor's own library is recognized among all libraries that export its names.
+pub(crate) struct VendorIdentity {
+    /// Functions that the vendor's library exports and a library that borrows some of its names does not. None: every library
+    /// that exports a hooked name is taken for the vendor's.
+    pub(crate) exports: &'static [&'static CStr],
+    /// What the file name of the vendor's library begins with. A library that is linked to such a file of another platform
+    /// implements its functions with that platform's.
+    pub(crate) files: &'static [&'static str],
+}
+
+impl VendorIdentity {
+    /// Whether a library is the vendor's own.
+    pub(crate) fn is_of(&self, image: &Image<'_>) -> bool {
+        self.exports.iter().all(|name| image.find(name, Kind::Function).is_some())
+            && !self.is_on_another_platform(image)
+    }
+
+    fn is_on_another_platform(&self, image: &Image<'_>) -> bool {
+        let others =
+            PLATFORMS.iter().map(|platform| platform.vendor).filter(|other| !std::ptr::eq(*other, self));
+        others.flat_map(|other| other.files).any(|file| image.is_linked_to(file))
+    }
+
+    /// Whether a function with a hooked name that is at this address is to be hooked. Besides the vendor's own functions these
+    /// are functions that a tool has put in front of them. A library with the vendor's names is no such tool if it is linked
+    /// to another platform's library, or if the vendor's library is not loaded.
+    pub(crate) fn accepts(&self, function: *const c_void) -> bool {
+        if self.exports.is_empty() {
+            return true;
+        }
+        let Some(library) = LoadedLibrary::containing(function) else { return true };
+        library.is(|image| self.is_of(image))
+            || (!library.is(|image| self.is_on_another_platform(image)) && self.is_loaded())
+    }
+
+    fn is_loaded(&self) -> bool {
+        let Some(first) = self.exports.first() else { return false };
+        !loaded_libraries::next_function_where(first, |image| self.is_of(image)).is_null()
+    }
+}
 
 /// One hooked function. The `hooks!` macro creates it.
 pub(crate) struct Hook {
     pub(crate) name: &'static CStr,
-    /// The address of the exported hook.
+    /// The library that the function belongs to.
+    pub(crate) library: &'static VendorLibrary,
+    /// The address of the export, which determines what its caller would have called otherwise.
     pub(crate) exported: *const c_void,
+    /// The address of the hook, which forwards to `real`.
+    pub(crate) hooked: *const c_void,
     /// Where the address of the vendor's function is stored once it is known.
     pub(crate) real: &'static AtomicPtr<c_void>,
 }
@@ -22,36 +74,19 @@ unsafe impl Sync for Hook {}
 impl Hook {
     /// Stores the vendor's function, and returns the hook that forwards to it.
     pub(crate) fn install(&self, real: *mut c_void) -> *mut c_void {
-        if real.cast_const() != self.exported {
+        if real.cast_const() != self.exported && real.cast_const() != self.hooked {
             // Release: pairs with the Acquire in `RealFunction::get`.
             self.real.store(real, Ordering::Release);
         }
-        self.exported.cast_mut()
+        self.hooked.cast_mut()
     }
 
-    /// Opens the library that defines the vendor's function under the hook's name. None if the function is not known, or if
-    /// the library does not export it: a look-up function of the vendor can return functions of another library.
-    fn defining_library(&self) -> Option<*mut c_void> {
+    /// The library that defines the vendor's function under the hook's name. None if the function is not known, or if the
+    /// library does not export it: a look-up function of the vendor can return functions of another library.
+    fn defining_library(&self) -> Option<LoadedLibrary> {
         let function = self.real.load(Ordering::Acquire);
-        // SAFETY: all zeros is a valid value of this plain struct of addresses.
-        let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: `info` is writable; `dladdr` accepts any address.
-        let found = !function.is_null() && unsafe { libc::dladdr(function, &raw mut info) } != 0;
-        if !found || info.dli_fname.is_null() {
-            return None;
-        }
-        // SAFETY: `dli_fname` is the loader's C string for a loaded library; RTLD_NOLOAD loads nothing.
-        let handle = unsafe { libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        if handle.is_null() {
-            return None;
-        }
-        // SAFETY: `dlopen` has just returned the handle, and the name is a C string.
-        let defines_it = !unsafe { real_dlsym()(handle, self.name.as_ptr()) }.is_null();
-        if !defines_it {
-            // SAFETY: opened above, and not used afterwards.
-            unsafe { libc::dlclose(handle) };
-        }
-        defines_it.then_some(handle)
+        let library = (!function.is_null()).then(|| LoadedLibrary::containing(function)).flatten()?;
+        (!library.function(self.name).is_null()).then_some(library)
     }
 }
 
@@ -60,8 +95,12 @@ impl LookupHook for Hook {
         self.name
     }
 
+    fn vendor(&self) -> &'static VendorIdentity {
+        self.library.vendor
+    }
+
     fn replace(&'static self, found: *mut c_void) -> *mut c_void {
-        self.install(found)
+        if self.library.vendor.accepts(found) { self.install(found) } else { found }
     }
 
     fn forwards_elsewhere(&self, found: *mut c_void) -> bool {
@@ -70,46 +109,59 @@ impl LookupHook for Hook {
     }
 }
 
+/// The function that a call of an export goes to, by the call's return address.
+///
+/// # Safety
+/// Called by the exports only, with the hook of their name.
+pub(crate) unsafe extern "C" fn select_target(return_address: usize, hook: &'static Hook) -> *const c_void {
+    call_sites::target(return_address, std::ptr::from_ref(hook).addr(), || {
+        let mut target = (hook.hooked.cast_mut(), false);
+        run_isolated(|| {
+            let caller = std::ptr::without_provenance(return_address);
+            let found = definition_for_caller(caller, hook.name, hook.library.vendor);
+            if !found.is_null() {
+                target = (hook.replace(found), true);
+            }
+        });
+        target
+    })
+}
+
 /// A vendor's library. The `hooks!` macro creates it.
 pub(crate) struct VendorLibrary {
     /// Every hooked name begins with it.
     prefix: &'static str,
-    hooks: &'static [Hook],
-    /// The loader's handle of the copy that the program uses; null until it is known. It is never closed.
-    handle: AtomicPtr<c_void>,
+    vendor: &'static VendorIdentity,
+    hooks: &'static [&'static Hook],
+    /// The address of the copy that the program uses; 0 until it is known. It stays loaded.
+    start: AtomicUsize,
 }
 
 impl VendorLibrary {
     /// A library whose hooked names all begin with `prefix`.
-    pub(crate) const fn new(prefix: &'static str, hooks: &'static [Hook]) -> Self {
-        Self { prefix, hooks, handle: AtomicPtr::new(std::ptr::null_mut()) }
+    pub(crate) const fn new(
+        prefix: &'static str,
+        vendor: &'static VendorIdentity,
+        hooks: &'static [&'static Hook],
+    ) -> Self {
+        Self { prefix, vendor, hooks, start: AtomicUsize::new(0) }
     }
 
     /// All hooks.
-    pub(crate) fn hooks(&self) -> &'static [Hook] {
+    pub(crate) fn hooks(&self) -> &'static [&'static Hook] {
         self.hooks
     }
 
-    /// The address of a symbol in the copy that the program uses; null if the copy is not known yet or lacks the symbol.
+    /// The address of a function in the copy that the program uses; null if the copy is not known yet or lacks the function.
     pub(crate) fn symbol(&self, name: &CStr) -> *mut c_void {
-        match self.handle() {
-            handle if handle.is_null() => handle,
-            // SAFETY: a handle that is never closed, and a C string.
-            handle => unsafe { real_dlsym()(handle, name.as_ptr()) },
-        }
+        self.copy_in_use().map_or(std::ptr::null_mut(), |library| library.function_in_scope(name))
     }
 
     /// Uses the copy that is loaded under this file name, unless a copy is known from one of its functions. It covers programs
     /// that reached the library without a hook. Loads nothing. Returns whether a copy is known.
     pub(crate) fn find_loaded(&self, file: &str) -> bool {
-        if self.handle().is_null()
-            && let Some(path) = loaded_path(file)
-        {
-            // SAFETY: a C string; RTLD_NOLOAD loads nothing.
-            let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-            self.handle.store(handle, Ordering::Release);
-        }
-        !self.handle().is_null()
+        self.copy_in_use().is_some()
+            || loaded_libraries::with_file(file).inspect(|library| self.use_copy(*library)).is_some()
     }
 
     /// The hook around a look-up function of the vendor: calls `real`, and returns the hook in place of the function that it
@@ -128,29 +180,34 @@ impl VendorLibrary {
         };
         // A function that the library exports dispatches to every driver. Otherwise `found` belongs to one driver, and a
         // hook can forward to one driver only: the first.
-        let exported = next_definition(hook.name);
+        let exported = next_definition(hook.name, self.vendor);
         if exported.is_null() && hook.forwards_elsewhere(found) {
             return found;
         }
-        hook.replace(if exported.is_null() { found } else { exported })
+        hook.install(if exported.is_null() { found } else { exported })
     }
 
     fn find(&self, name: SymbolName) -> Option<&'static Hook> {
         if !name.starts_with(self.prefix.as_bytes()) {
             return None;
         }
-        self.hooks.iter().find(|hook| name.is(hook.name))
+        self.hooks.iter().copied().find(|hook| name.is(hook.name))
     }
 
-    /// The handle of the copy that the program uses: the one that its functions came from. A copy is never opened by name.
-    fn handle(&self) -> *mut c_void {
-        let known = self.handle.load(Ordering::Acquire);
-        if !known.is_null() {
-            return known;
+    /// The copy that the program uses: the one that its functions came from. A copy is never opened by name.
+    fn copy_in_use(&self) -> Option<LoadedLibrary> {
+        let known = self.start.load(Ordering::Acquire);
+        if known != 0 {
+            return LoadedLibrary::containing(std::ptr::without_provenance(known));
         }
-        let Some(handle) = self.hooks.iter().find_map(Hook::defining_library) else { return known };
-        self.handle.store(handle, Ordering::Release);
-        handle
+        self.hooks.iter().find_map(|hook| hook.defining_library()).inspect(|library| self.use_copy(*library))
+    }
+
+    /// The program uses the copy, so its constructors have run. A thread of the program is inside a hook here, not inside a
+    /// callback of the vendor.
+    fn use_copy(&self, library: LoadedLibrary) {
+        library.keep_loaded();
+        self.start.store(library.start(), Ordering::Release);
     }
 }
 
@@ -158,38 +215,6 @@ impl HookTable for VendorLibrary {
     fn find_hook(&self, name: SymbolName) -> Option<&'static dyn LookupHook> {
         self.find(name).map(|hook| hook as _)
     }
-}
-
-/// Whether a library is loaded whose file has this name, optionally followed by a version.
-pub(crate) fn is_loaded(file: &str) -> bool {
-    loaded_path(file).is_some()
-}
-
-/// The path of the first loaded library whose file has this name, optionally followed by a version.
-fn loaded_path(file: &str) -> Option<CString> {
-    struct Search<'a> {
-        file: &'a [u8],
-        found: Option<CString>,
-    }
-    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-        // SAFETY: the loader passes its own record, and the pointer that `dl_iterate_phdr` was given below.
-        let (path, search) = unsafe { ((*info).dlpi_name, &mut *search.cast::<Search<'_>>()) };
-        if path.is_null() {
-            return 0;
-        }
-        // SAFETY: a C string of the loader, which unloads no library during `dl_iterate_phdr`.
-        let path = unsafe { CStr::from_ptr(path) };
-        let name = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        match name.strip_prefix(search.file) {
-            Some([] | [b'.', ..]) => search.found = Some(path.to_owned()),
-            _ => return 0,
-        }
-        1
-    }
-    let mut search = Search { file: file.as_bytes(), found: None };
-    // SAFETY: `visit` receives the types it expects, and does not unwind.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-    search.found
 }
 
 /// A function of the vendor that the library calls itself, looked up in the copy that the program uses: handles of one copy
