@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use xsched_core::DeviceId;
 use xsched_interpose::run_isolated;
 
-use super::stop_words;
 use super::stream::device_with_ordinal;
 use super::vendor::{self, Code, Context};
+use super::{memory, stop_words};
 use crate::runtime::{Runtime, existing_runtime};
 
 /// The contexts that have scheduled streams, by address, each with its GPU.
@@ -28,29 +28,32 @@ pub(super) fn record(context: Context, device: DeviceId) {
 
 /// Calls `real`, which destroys a context.
 pub(super) fn destroy(real: impl FnOnce() -> Code, context: Context) -> Code {
-    around_destruction(real, || vec![context.addr()])
+    memory::free_with_context(context.addr(), || around_destruction(real, || vec![context.addr()]))
 }
 
 /// Calls `real`, which resets the primary context of a device. The driver does not report which context is the primary one,
 /// so the streams of all contexts of the device are untracked. Those of the other contexts are tracked again at their next
 /// launch.
 pub(super) fn reset_primary(real: impl FnOnce() -> Code, device: c_int) -> Code {
-    around_destruction(real, || contexts_on(device))
+    let primary = memory::primary_context(device);
+    memory::free_with_context(primary, || around_destruction(real, || contexts_on(device)))
 }
 
 /// Calls `real`, which releases the primary context of a device. Only the last release destroys the context, and whether it
 /// was the last is known only afterwards.
 pub(super) fn release_primary(real: impl FnOnce() -> Code, device: c_int) -> Code {
+    let primary = memory::primary_context(device);
     let code = real();
-    if let Some(runtime) = existing_runtime().filter(|_| code == vendor::SUCCESS) {
-        run_isolated(|| {
-            if !is_primary_active(device) {
+    run_isolated(|| {
+        if code == vendor::SUCCESS && !is_primary_active(device) {
+            memory::freed_with_context(primary);
+            if let Some(runtime) = existing_runtime() {
                 for context in contexts_on(device) {
                     forget(runtime, context);
                 }
             }
-        });
-    }
+        }
+    });
     code
 }
 
@@ -85,7 +88,7 @@ fn contexts_on(device: c_int) -> Vec<usize> {
 }
 
 /// Whether the primary context of a device exists. Also true if the driver does not report it.
-fn is_primary_active(device: c_int) -> bool {
+pub(super) fn is_primary_active(device: c_int) -> bool {
     let (mut flags, mut active) = (0, 1);
     let Some(primary_state) = vendor::PRIMARY_STATE.get() else { return true };
     // SAFETY: `flags` and `active` have room for the results.

@@ -24,6 +24,7 @@
 //! The state of each GPU has its own lock, which is not held while streams approach their stop points. Stopping one GPU
 //! therefore delays neither another GPU nor a thread that launches on the same one.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,23 +49,36 @@ const STALL_POLL_INTERVAL: Duration = Duration::from_micros(20);
 struct Device {
     id: DeviceId,
     state: Mutex<State>,
+    /// The driver has refused to set the time slice that the process needs now. Not part of the state, because launching threads
+    /// read it without waiting for the lock.
+    is_time_slice_refused: AtomicBool,
 }
 
-#[derive(Default)]
 struct State {
     streams: Vec<(u64, StreamState)>,
     last_stream: u64,
-    /// The time slice in force; none for the driver's own.
+    /// The time slice in force; none if it is unknown, because the driver has refused to set another one.
     time_slice_us: Option<u64>,
     /// Whether the driver lets this process set its time slice; none before the first attempt.
     time_slice_control: Option<Result<(), String>>,
     stop: StopState,
 }
 
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            streams: Vec::new(),
+            last_stream: 0,
+            time_slice_us: Some(DEFAULT_TIME_SLICE_US),
+            time_slice_control: None,
+            stop: StopState::Running,
+        }
+    }
+}
+
 /// How far all streams of the process on the GPU are stopped.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum StopState {
-    #[default]
     Running,
     /// A thread waits in [`Device::wait_until_stopped`].
     Stopping,
@@ -115,6 +129,12 @@ impl StreamOnDevice {
         self.update(|stream| stream.is_preempted = is_preempted)
     }
 
+    /// Whether the GPU has the time slice that the orders of the process's streams need.
+    pub(crate) fn has_time_slice(&self) -> bool {
+        // Relaxed: the caller has read the order, which was stored after the time slice was set.
+        !self.device.is_time_slice_refused.load(Ordering::Relaxed)
+    }
+
     /// Reports that the stream has no work left.
     pub(crate) fn became_idle(&self) -> Result<(), String> {
         lock(&self.device.state).enable_idle_channels(self.device.id)
@@ -141,7 +161,8 @@ impl Device {
         let mut devices = lock(&DEVICES);
         let known = devices.iter().find(|device| device.id == id).cloned();
         known.unwrap_or_else(|| {
-            let device = Arc::new(Self { id, state: Mutex::default() });
+            let device =
+                Arc::new(Self { id, state: Mutex::default(), is_time_slice_refused: AtomicBool::new(false) });
             devices.push(Arc::clone(&device));
             device
         })
@@ -151,8 +172,9 @@ impl Device {
     fn update(&self, change: impl FnOnce(&mut State)) -> Result<(), String> {
         let mut state = lock(&self.state);
         change(&mut state);
-        let time_slice_set = state.apply_time_slice(self.id);
-        let stopped = match (state.must_stop(), state.stop) {
+        // A refusal does not keep the streams from stopping.
+        self.apply_time_slice(&mut state, |us| ComputeChannels::on(self.id).set_time_slice(us));
+        match (state.must_stop(), state.stop) {
             (true, StopState::Running | StopState::Stopping) => {
                 state.stop = StopState::Stopping;
                 drop(state);
@@ -164,8 +186,20 @@ impl Device {
                 state.stop = StopState::Running;
                 Ok(())
             }
-        };
-        time_slice_set.and(stopped)
+        }
+    }
+
+    /// Calls `set` with the time slice that the streams need. After a refusal the next change of a stream tries again.
+    fn apply_time_slice(&self, state: &mut State, set: impl FnOnce(u64) -> Result<(), String>) {
+        let needed = state.streams.iter().filter_map(|(_, stream)| time_slice_us(stream.order)).max();
+        let needed = needed.unwrap_or(DEFAULT_TIME_SLICE_US);
+        if state.time_slice_us == Some(needed) {
+            return;
+        }
+        let is_set = set(needed).is_ok();
+        // After a refusal some of the channel groups may have the new time slice.
+        state.time_slice_us = is_set.then_some(needed);
+        self.is_time_slice_refused.store(!is_set, Ordering::Relaxed);
     }
 
     /// Returns when every stream is stalled or idle, when the channels are disabled, or when another thread ends the stop.
@@ -197,15 +231,6 @@ impl Device {
 }
 
 impl State {
-    fn apply_time_slice(&mut self, device: DeviceId) -> Result<(), String> {
-        let wanted = self.streams.iter().filter_map(|(_, stream)| time_slice_us(stream.order)).max();
-        if wanted == self.time_slice_us {
-            return Ok(());
-        }
-        self.time_slice_us = wanted;
-        ComputeChannels::on(device).set_time_slice(wanted.unwrap_or(DEFAULT_TIME_SLICE_US))
-    }
-
     fn must_stop(&self) -> bool {
         // A new stream is ordered to stop before it is preempted. It must not resume the stopped streams in between.
         let is_about_to_stop = |stream: &StreamState| {
@@ -330,5 +355,31 @@ mod tests {
         // A stop that is not ended tries to disable channels, which the driver refuses. On a busy machine the timeout may
         // pass before this thread runs, so one success of several attempts is enough.
         assert!((0..20).any(|_| resume_while_stopping().is_ok()));
+    }
+
+    #[test]
+    fn refused_time_slice_is_not_taken_for_set_and_is_tried_again() {
+        let stream = busy_stream(0xfe00_0018);
+        let device = &stream.device;
+        let mut state = lock(&device.state);
+        // Returns which time slice the driver was asked for.
+        let mut apply = |order: Order, result: Result<(), String>| {
+            state.streams[0].1.order = order;
+            let mut requested = None;
+            device.apply_time_slice(&mut state, |us| {
+                requested = Some(us);
+                result
+            });
+            (requested, stream.has_time_slice())
+        };
+        let refused = || Err("refused".to_owned());
+        assert_eq!(apply(Order::Throttled, Ok(())), (Some(PREEMPTIBLE_TIME_SLICE_US), true));
+        assert_eq!(apply(Order::Leader, refused()), (Some(LEADER_TIME_SLICE_US), false));
+        assert_eq!(apply(Order::Leader, refused()), (Some(LEADER_TIME_SLICE_US), false));
+        assert_eq!(apply(Order::Leader, Ok(())), (Some(LEADER_TIME_SLICE_US), true));
+        assert_eq!(apply(Order::Leader, refused()), (None, true), "it is in force");
+        assert_eq!(apply(Order::Free, refused()), (Some(DEFAULT_TIME_SLICE_US), false));
+        // Some of the channel groups may have lost it.
+        assert_eq!(apply(Order::Leader, Ok(())), (Some(LEADER_TIME_SLICE_US), true));
     }
 }

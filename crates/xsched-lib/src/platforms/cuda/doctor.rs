@@ -8,10 +8,15 @@ mod tests;
 const HERE: Group = Group::Devices;
 const VENDOR: &str = "0x10de";
 
-/// The findings about NVIDIA GPUs; none if there are no such GPUs.
+/// The findings about NVIDIA GPUs.
 pub(crate) fn probe(machine: &Machine) -> Vec<Check> {
     let Some(version) = machine.text("/proc/driver/nvidia/version") else {
-        return pci::accelerators(machine, VENDOR).iter().map(|address| without_driver(address)).collect();
+        let mut checks: Vec<_> =
+            pci::accelerators(machine, VENDOR).iter().map(|address| without_driver(address)).collect();
+        if checks.is_empty() {
+            checks.push(Check::absent(HERE, "nvidia", "no NVIDIA GPU on this machine"));
+        }
+        return checks;
     };
     let driver = Driver::from(version.as_str());
     let gpus = gpus(machine);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use xsched_core::{Marker, Progress};
+use xsched_core::{HoldPoint, Marker, Progress};
 
 use super::stop_words::StopWordSlot;
 use super::vendor::{self, Code, Context, Event, Stream, checked};
@@ -14,6 +14,8 @@ use super::vendor::{self, Code, Context, Event, Stream, checked};
 const DISABLE_TIMING: u32 = 2;
 /// `CU_STREAM_WAIT_VALUE_EQ`.
 const WAIT_UNTIL_EQUAL: u32 = 1;
+/// `CU_STREAM_WAIT_VALUE_GEQ`, for numbers that wrap around.
+const WAIT_UNTIL_REACHED: u32 = 0;
 /// `CUDA_ERROR_NOT_SUPPORTED`: the driver lacks a function.
 const NOT_SUPPORTED: Code = 801;
 
@@ -119,6 +121,29 @@ impl StreamMarkers {
         checked(unsafe { memset(markers.slot.scratch_address(), 0, 1, stream) })
     }
 
+    /// Places a hold point: see [`xsched_core::HwQueue::defer`]. The stream's context must be current.
+    pub(crate) fn defer(&self, stream: Stream, point: HoldPoint) -> Result<(), Code> {
+        match &self.kind {
+            Kind::StopPoints(markers) => markers.defer(stream, point),
+            Kind::Events(_) => Err(NOT_SUPPORTED),
+        }
+    }
+
+    /// Has the device continue past the hold points up to this one.
+    pub(crate) fn release_deferred(&self, point: HoldPoint) {
+        if let Kind::StopPoints(markers) = &self.kind {
+            markers.release_deferred(point);
+        }
+    }
+
+    /// The last hold point that the device reached.
+    pub(crate) fn deferred_progress(&self) -> HoldPoint {
+        match &self.kind {
+            Kind::StopPoints(markers) => markers.slot.words().held_at.load(Ordering::Acquire),
+            Kind::Events(_) => 0,
+        }
+    }
+
     /// Stops the stream at its next stop point for this reason, or withdraws the reason.
     pub(crate) fn set_stall_reason(&self, reason: StallReason, applies: bool) {
         self.update_stall(|stall| stall.reasons[reason as usize] = applies);
@@ -179,6 +204,21 @@ impl StopPointMarkers {
         Ok(marker)
     }
 
+    fn defer(&self, stream: Stream, point: HoldPoint) -> Result<(), Code> {
+        let functions = vendor::WRITE_VALUE.get().zip(vendor::WAIT_VALUE.get());
+        let (write, wait) = functions.ok_or(NOT_SUPPORTED)?;
+        // SAFETY: the context is current, and the words stay mapped until the process exits.
+        checked(unsafe { write(stream, self.slot.held_at_address(), point, 0) })?;
+        // SAFETY: as above. The wait ends: the core releases every hold point, a timer thread at the latest.
+        checked(unsafe { wait(stream, self.slot.released_address(), point, WAIT_UNTIL_REACHED) })
+    }
+
+    fn release_deferred(&self, point: HoldPoint) {
+        let later = |released: u32| (point.wrapping_sub(released) <= u32::MAX / 2).then_some(point);
+        // Fails if a later point was released before.
+        let _ = self.slot.words().released.fetch_update(Ordering::SeqCst, Ordering::SeqCst, later);
+    }
+
     /// See [`StreamMarkers::is_stalled_or_idle`].
     fn are_stalled(&self) -> bool {
         let words = self.slot.words();
@@ -205,8 +245,11 @@ impl Drop for StopPointMarkers {
         self.slot.words().run.store(1, Ordering::SeqCst);
         #[expect(clippy::cast_possible_truncation, reason = "as in `place`")]
         let last = *lock(&self.placed) as u32;
-        // `passed` is the last word that the device writes.
-        if self.slot.words().passed.load(Ordering::SeqCst) == last {
+        // `passed` and `held_at` are the last words that the device writes. The core has released every hold point by now; one that
+        // it has released without placing it keeps the slot from being used again.
+        let words = self.slot.words();
+        let has_reached_hold = words.held_at.load(Ordering::SeqCst) == words.released.load(Ordering::SeqCst);
+        if has_reached_hold && words.passed.load(Ordering::SeqCst) == last {
             self.slot.free();
         }
     }

@@ -7,8 +7,8 @@
 //!   which the device reports progress and learns whether to continue.
 //! * [`device`]: preemption of the process on one GPU, with the table of what each order does. [`resource_manager`]: the
 //!   control calls for time slices and channels.
-//! * [`contexts`]: destruction of contexts. [`capture`]: stream capture.
-//! * [`vendor`]: the driver's functions and types.
+//! * [`contexts`]: destruction of contexts. [`capture`]: stream capture. [`memory`]: device memory and its limit.
+//! * [`vendor`]: the driver's functions and types. [`look_up`]: the driver's own look-up function.
 
 mod api;
 mod capture;
@@ -16,30 +16,47 @@ mod capture;
 mod conformance;
 mod contexts;
 mod device;
+mod look_up;
 mod markers;
+mod memory;
 mod resource_manager;
 mod stop_words;
 mod stream;
 mod vendor;
 
 use std::cell::RefCell;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use xsched_core::NotDeferred;
 use xsched_interpose::{Guard, forward_once, run_isolated};
 
+use crate::deferral::{exposes, waits};
 use crate::hooks::hooks;
-use crate::loader::Hook;
+use crate::ioctl::IoctlObserver;
+use crate::loader::VendorIdentity;
 use crate::platforms::Platform;
+use crate::queue_hooks;
 use crate::runtime::{Runtime, runtime};
 use crate::tracked_queue::{ApiQueue, TrackedQueue};
+use look_up::get_proc_address;
+use memory::{arrays, graphs, physical, pools};
 use stream::{CudaStream, current_device};
-use vendor::{Code, Context, LEGACY, LaunchConfig, PER_THREAD, Stream};
+use vendor::{
+    AllocationProperties, ArrayShape, ArrayShape3D, Code, Context, LEGACY, LaunchConfig, PER_THREAD, Stream,
+};
+
+/// NVIDIA's driver. `CuPy` for AMD GPUs exports 25 functions with the driver's names, but none of these.
+static VENDOR: VendorIdentity = VendorIdentity {
+    exports: &[c"cuInit", c"cuDriverGetVersion", c"cuDeviceGetCount", c"cuCtxPushCurrent_v2"],
+    files: &["libcuda.so"],
+};
 
 /// The platform, for the registry.
 pub(crate) static PLATFORM: Platform = Platform {
-    hooks: &[&LIBRARY],
+    vendor: &VENDOR,
+    hooks: &[&LIBRARY, &memory::nvml::LIBRARY],
     bypasses_hook: None,
-    observe_ioctl: Some(resource_manager::watch_ioctl),
+    observe_ioctl: Some(&IoctlObserver { before: None, after: resource_manager::watch_ioctl }),
     at_exit: None,
     #[cfg(test)]
     header: &api::HEADER,
@@ -61,18 +78,85 @@ hooks! {
         = |real, _, _, _, _, _, _, _, _, stream, _| launch(real, stream, LEGACY);
     fn cuLaunchCooperativeKernel_ptsz(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void) -> Code
         = |real, _, _, _, _, _, _, _, _, stream, _| launch(real, stream, PER_THREAD);
-    fn cuGraphLaunch(graph: *mut c_void, stream: Stream) -> Code = |real, _, stream| launch_graph(real, stream, LEGACY);
-    fn cuGraphLaunch_ptsz(graph: *mut c_void, stream: Stream) -> Code = |real, _, stream| launch_graph(real, stream, PER_THREAD);
-    fn cuStreamSynchronize(stream: Stream) -> Code = |real, stream| synchronize(real, stream, LEGACY);
-    fn cuStreamSynchronize_ptsz(stream: Stream) -> Code = |real, stream| synchronize(real, stream, PER_THREAD);
+    fn cuGraphLaunch(graph: *mut c_void, stream: Stream) -> Code
+        = |real, _, stream| graphs::launch(|| launch_graph(real, stream, LEGACY));
+    fn cuGraphLaunch_ptsz(graph: *mut c_void, stream: Stream) -> Code
+        = |real, _, stream| graphs::launch(|| launch_graph(real, stream, PER_THREAD));
+    fn cuStreamSynchronize(stream: Stream) -> Code = |real, stream| pools::synchronize(|| synchronize(real, stream, LEGACY));
+    fn cuStreamSynchronize_ptsz(stream: Stream) -> Code = |real, stream| pools::synchronize(|| synchronize(real, stream, PER_THREAD));
     fn cuStreamQuery(stream: Stream) -> Code = |real, stream| query(real, stream, LEGACY);
     fn cuStreamQuery_ptsz(stream: Stream) -> Code = |real, stream| query(real, stream, PER_THREAD);
-    fn cuCtxSynchronize() -> Code = synchronize_device;
+    fn cuCtxSynchronize() -> Code = |real| pools::synchronize(|| synchronize_device(real, None));
+    fn cuCtxSynchronize_v2(context: Context) -> Code = |real, context| pools::synchronize(|| synchronize_device(real, Some(context)));
     fn cuEventSynchronize(event: *mut c_void) -> Code = |real, _| after_wait(real);
+    fn cuEventQuery(event: *mut c_void) -> Code = |real, _| query_event(real);
     fn cuMemcpy(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
     fn cuMemcpy_ptds(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
     fn cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
+    fn cuMemcpyHtoD_v2(to: usize, from: *const c_void, size: usize) -> Code = |real, _, _, _| waits(real);
+    fn cuMemcpyHtoD_v2_ptds(to: usize, from: *const c_void, size: usize) -> Code = |real, _, _, _| waits(real);
+    fn cuMemcpyAsync(to: usize, from: usize, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
+    fn cuMemcpyAsync_ptsz(to: usize, from: usize, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: usize, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
+    fn cuMemcpyDtoHAsync_v2_ptsz(to: *mut c_void, from: usize, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
+    fn cuMemcpyHtoDAsync_v2(to: usize, from: *const c_void, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
+    fn cuMemcpyHtoDAsync_v2_ptsz(to: usize, from: *const c_void, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
+    fn cuMemcpy2D_v2(copy: *const c_void) -> Code = |real, _| after_wait(real);
+    fn cuMemcpy2D_v2_ptds(copy: *const c_void) -> Code = |real, _| after_wait(real);
+    fn cuMemcpy2DUnaligned_v2(copy: *const c_void) -> Code = |real, _| after_wait(real);
+    fn cuMemcpy2DUnaligned_v2_ptds(copy: *const c_void) -> Code = |real, _| after_wait(real);
+    fn cuMemcpy2DAsync_v2(copy: *const c_void, stream: Stream) -> Code = |real, _, _| waits(real);
+    fn cuMemcpy2DAsync_v2_ptsz(copy: *const c_void, stream: Stream) -> Code = |real, _, _| waits(real);
+    fn cuMemcpy3D_v2(copy: *const c_void) -> Code = |real, _| after_wait(real);
+    fn cuMemcpy3D_v2_ptds(copy: *const c_void) -> Code = |real, _| after_wait(real);
+    fn cuMemcpy3DAsync_v2(copy: *const c_void, stream: Stream) -> Code = |real, _, _| waits(real);
+    fn cuMemcpy3DAsync_v2_ptsz(copy: *const c_void, stream: Stream) -> Code = |real, _, _| waits(real);
+    fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint) -> Code = |real, _, _, _| waits(real);
+    fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: c_uint) -> Code = |real, _, _, _| waits(real);
+    fn cuMemHostUnregister(address: *mut c_void) -> Code = |real, _| waits(real);
+    fn cuMemFreeHost(address: *mut c_void) -> Code = |real, _| waits(real);
+    fn cuModuleLoad(module: *mut *mut c_void, file: *const c_char) -> Code = |real, _, _| waits(real);
+    fn cuModuleLoadData(module: *mut *mut c_void, image: *const c_void) -> Code = |real, _, _| waits(real);
+    fn cuModuleLoadDataEx(module: *mut *mut c_void, image: *const c_void, options: c_uint, keys: *mut c_int, values: *mut *mut c_void) -> Code
+        = |real, _, _, _, _, _| waits(real);
+    fn cuModuleLoadFatBinary(module: *mut *mut c_void, image: *const c_void) -> Code = |real, _, _| waits(real);
+    fn cuModuleUnload(module: *mut c_void) -> Code = |real, _| waits(real);
+    fn cuLibraryLoadData(library: *mut *mut c_void, code: *const c_void, jit_keys: *mut c_int, jit_values: *mut *mut c_void, jit: c_uint, keys: *mut c_int, values: *mut *mut c_void, options: c_uint) -> Code
+        = |real, _, _, _, _, _, _, _, _| waits(real);
+    fn cuLibraryLoadFromFile(library: *mut *mut c_void, file: *const c_char, jit_keys: *mut c_int, jit_values: *mut *mut c_void, jit: c_uint, keys: *mut c_int, values: *mut *mut c_void, options: c_uint) -> Code
+        = |real, _, _, _, _, _, _, _, _| waits(real);
+    fn cuLibraryUnload(library: *mut c_void) -> Code = |real, _| waits(real);
+    fn cuLaunchHostFunc(stream: Stream, function: *mut c_void, data: *mut c_void) -> Code = |real, _, _, _| waits(real);
+    fn cuLaunchHostFunc_ptsz(stream: Stream, function: *mut c_void, data: *mut c_void) -> Code = |real, _, _, _| waits(real);
+    fn cuStreamAddCallback(stream: Stream, function: *mut c_void, data: *mut c_void, flags: c_uint) -> Code
+        = |real, _, _, _, _| waits(real);
+    fn cuStreamAddCallback_ptsz(stream: Stream, function: *mut c_void, data: *mut c_void, flags: c_uint) -> Code
+        = |real, _, _, _, _| waits(real);
+    fn cuStreamWriteValue32_v2(stream: Stream, address: u64, value: u32, flags: c_uint) -> Code
+        = |real, _, _, _, _| exposes(real, NotDeferred::HostMemory);
+    fn cuStreamWriteValue32_v2_ptsz(stream: Stream, address: u64, value: u32, flags: c_uint) -> Code
+        = |real, _, _, _, _| exposes(real, NotDeferred::HostMemory);
+    fn cuStreamWriteValue64_v2(stream: Stream, address: u64, value: u64, flags: c_uint) -> Code
+        = |real, _, _, _, _| exposes(real, NotDeferred::HostMemory);
+    fn cuStreamWriteValue64_v2_ptsz(stream: Stream, address: u64, value: u64, flags: c_uint) -> Code
+        = |real, _, _, _, _| exposes(real, NotDeferred::HostMemory);
+    fn cuStreamBatchMemOp_v2(stream: Stream, count: c_uint, operations: *mut c_void, flags: c_uint) -> Code
+        = |real, _, _, _, _| exposes(real, NotDeferred::HostMemory);
+    fn cuStreamBatchMemOp_v2_ptsz(stream: Stream, count: c_uint, operations: *mut c_void, flags: c_uint) -> Code
+        = |real, _, _, _, _| exposes(real, NotDeferred::HostMemory);
+    fn cuIpcGetEventHandle(handle: *mut c_void, event: *mut c_void) -> Code = |real, _, _| exposes(real, NotDeferred::Exported);
+    fn cuIpcGetMemHandle(handle: *mut c_void, address: usize) -> Code = |real, _, _| exposes(real, NotDeferred::Exported);
+    fn cuMemExportToShareableHandle(shared: *mut c_void, handle: u64, kind: c_int, flags: u64) -> Code
+        = |real, _, _, _, _| exposes(real, NotDeferred::Exported);
+    fn cuMemImportFromShareableHandle(handle: *mut u64, shared: *mut c_void, kind: c_int) -> Code
+        = |real, _, _, _| exposes(real, NotDeferred::Exported);
+    fn cuImportExternalMemory(memory: *mut c_void, description: *const c_void) -> Code
+        = |real, _, _| exposes(real, NotDeferred::Exported);
+    fn cuImportExternalSemaphore(semaphore: *mut c_void, description: *const c_void) -> Code
+        = |real, _, _| exposes(real, NotDeferred::Exported);
+    fn cuCtxEnablePeerAccess(context: Context, flags: c_uint) -> Code = |real, _, _| exposes(real, NotDeferred::PeerAccess);
+    fn cuProfilerStart() -> Code = |real| exposes(real, NotDeferred::Tool);
     fn cuStreamWaitEvent(stream: Stream, event: *mut c_void, flags: c_uint) -> Code
         = |real, stream, _, _| wait_for_event(real, stream, LEGACY);
     fn cuStreamWaitEvent_ptsz(stream: Stream, event: *mut c_void, flags: c_uint) -> Code
@@ -85,79 +169,56 @@ hooks! {
     fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Code = contexts::release_primary;
     fn cuDevicePrimaryCtxReset(device: c_int) -> Code = contexts::reset_primary;
     fn cuDevicePrimaryCtxReset_v2(device: c_int) -> Code = contexts::reset_primary;
-    fn cuStreamBeginCapture_v2(stream: Stream, mode: c_int) -> Code = |real, _, _| capture::begin(real);
-    fn cuStreamBeginCapture_v2_ptsz(stream: Stream, mode: c_int) -> Code = |real, _, _| capture::begin(real);
+    fn cuStreamBeginCapture_v2(stream: Stream, mode: c_int) -> Code = |real, _, _| waits(|| capture::begin(real));
+    fn cuStreamBeginCapture_v2_ptsz(stream: Stream, mode: c_int) -> Code = |real, _, _| waits(|| capture::begin(real));
     fn cuStreamBeginCaptureToGraph(stream: Stream, graph: *mut c_void, dependencies: *const c_void, data: *const c_void, count: usize, mode: c_int) -> Code
-        = |real, _, _, _, _, _, _| capture::begin(real);
+        = |real, _, _, _, _, _, _| waits(|| capture::begin(real));
     fn cuStreamBeginCaptureToGraph_ptsz(stream: Stream, graph: *mut c_void, dependencies: *const c_void, data: *const c_void, count: usize, mode: c_int) -> Code
-        = |real, _, _, _, _, _, _| capture::begin(real);
+        = |real, _, _, _, _, _, _| waits(|| capture::begin(real));
     fn cuStreamEndCapture(stream: Stream, graph: *mut *mut c_void) -> Code = |real, _, _| capture::end(real);
     fn cuStreamEndCapture_ptsz(stream: Stream, graph: *mut *mut c_void) -> Code = |real, _, _| capture::end(real);
+    fn cuMemAlloc_v2(address: *mut usize, bytes: usize) -> Code
+        = |real, address, bytes| memory::allocate(|| waits(real), address, bytes);
+    fn cuMemAllocManaged(address: *mut usize, bytes: usize, flags: c_uint) -> Code
+        = |real, address, bytes, _| memory::allocate(|| exposes(real, NotDeferred::HostMemory), address, bytes);
+    fn cuMemAllocPitch_v2(address: *mut usize, pitch: *mut usize, width: usize, height: usize, element: c_uint) -> Code
+        = |real, address, pitch, width, height, _| memory::allocate_pitched(real, address, pitch, width, height);
+    fn cuMemFree_v2(address: usize) -> Code = |real, address| memory::free(|| waits(real), address);
+    fn cuArrayCreate_v2(array: *mut usize, shape: *const ArrayShape) -> Code = arrays::create;
+    fn cuArray3DCreate_v2(array: *mut usize, shape: *const ArrayShape3D) -> Code
+        = |real, array, shape| arrays::create_levels(real, array, shape, 1);
+    fn cuArrayDestroy(array: usize) -> Code = arrays::destroy;
+    fn cuMipmappedArrayCreate(array: *mut usize, shape: *const ArrayShape3D, levels: c_uint) -> Code = arrays::create_levels;
+    fn cuMipmappedArrayDestroy(array: usize) -> Code = arrays::destroy;
+    fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const AllocationProperties, flags: u64) -> Code
+        = |real, handle, bytes, properties, _| physical::create(real, handle, bytes, properties);
+    fn cuMemRelease(handle: u64) -> Code = physical::release;
+    fn cuMemRetainAllocationHandle(handle: *mut u64, address: usize) -> Code = physical::retain;
+    fn cuMemMap(address: usize, bytes: usize, offset: usize, handle: u64, flags: u64) -> Code
+        = |real, address, bytes, _, handle, _| physical::map(real, address, bytes, handle);
+    fn cuMemUnmap(address: usize, bytes: usize) -> Code = physical::unmap;
+    fn cuMemPoolCreate(pool: *mut usize, properties: *const AllocationProperties) -> Code = pools::create;
+    fn cuMemPoolDestroy(pool: usize) -> Code = pools::destroy;
+    fn cuMemPoolTrimTo(pool: usize, bytes: usize) -> Code = |real, _, _| pools::trim(real);
+    fn cuMemAllocAsync(address: *mut usize, bytes: usize, stream: Stream) -> Code
+        = |real, _, bytes, stream| pools::allocate(real, bytes, None, stream);
+    fn cuMemAllocAsync_ptsz(address: *mut usize, bytes: usize, stream: Stream) -> Code
+        = |real, _, bytes, stream| pools::allocate(real, bytes, None, stream);
+    fn cuMemAllocFromPoolAsync(address: *mut usize, bytes: usize, pool: usize, stream: Stream) -> Code
+        = |real, _, bytes, pool, stream| pools::allocate(real, bytes, Some(pool), stream);
+    fn cuMemAllocFromPoolAsync_ptsz(address: *mut usize, bytes: usize, pool: usize, stream: Stream) -> Code
+        = |real, _, bytes, pool, stream| pools::allocate(real, bytes, Some(pool), stream);
+    fn cuMemFreeAsync(address: usize, stream: Stream) -> Code = |real, address, _| pools::free(real, address);
+    fn cuMemFreeAsync_ptsz(address: usize, stream: Stream) -> Code = |real, address, _| pools::free(real, address);
+    fn cuGraphAddMemAllocNode(node: *mut c_void, graph: *mut c_void, dependencies: *const c_void, count: usize, parameters: *mut c_void) -> Code
+        = |real, _, _, _, _, _| graphs::add_allocation(real);
+    fn cuDeviceGraphMemTrim(device: c_int) -> Code = |real, _| pools::trim(real);
+    fn cuMemGetInfo_v2(left: *mut usize, total: *mut usize) -> Code = memory::info;
+    fn cuDeviceTotalMem_v2(total: *mut usize, device: c_int) -> Code = memory::total;
     fn cuGetProcAddress(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64) -> Code
         = get_proc_address;
     fn cuGetProcAddress_v2(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int) -> Code
         = |real, symbol, found, version, flags, _| get_proc_address(real, symbol, found, version, flags);
-}
-
-/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
-const PER_THREAD_FUNCTIONS: u64 = 2;
-/// From this version on, `cuGetProcAddress` denotes `cuGetProcAddress_v2`.
-const CUDA_12: c_int = 12_000;
-
-/// Calls `real`, the driver's own look-up function. If the function it found has a hook, stores its address for the hook and
-/// returns the hook to the program.
-fn get_proc_address(
-    real: impl FnOnce() -> Code,
-    symbol: *const c_char,
-    found: *mut *mut c_void,
-    version: c_int,
-    flags: u64,
-) -> Code {
-    let code = real();
-    // SAFETY: the program passes the same pointer to the driver, which reads a C string there.
-    let name = unsafe { vendor::symbol_name(symbol) };
-    if code != vendor::SUCCESS || found.is_null() {
-        return code;
-    }
-    // SAFETY: the driver has just written the address there.
-    let address = unsafe { *found };
-    let hook = name.filter(|_| !address.is_null()).and_then(|name| find_hook(name, version, flags));
-    if let Some(hook) = hook.filter(|hook| is_hooked_form(hook, address)) {
-        // SAFETY: as above.
-        unsafe { *found = hook.install(address) };
-    }
-    code
-}
-
-/// The hook for a name that is looked up. The driver has several forms of some functions, and returns one of them for the plain
-/// name, depending on version and flags.
-fn find_hook(name: &CStr, version: c_int, flags: u64) -> Option<&'static Hook> {
-    let name = name.to_str().ok()?;
-    let form = match name {
-        "cuGetProcAddress" if version >= CUDA_12 => "cuGetProcAddress_v2",
-        "cuCtxDestroy" => "cuCtxDestroy_v2",
-        "cuDevicePrimaryCtxRelease" => "cuDevicePrimaryCtxRelease_v2",
-        "cuDevicePrimaryCtxReset" => "cuDevicePrimaryCtxReset_v2",
-        "cuMemcpyDtoH" => "cuMemcpyDtoH_v2",
-        "cuStreamDestroy" => "cuStreamDestroy_v2",
-        "cuStreamBeginCapture" => "cuStreamBeginCapture_v2",
-        other => other,
-    };
-    let has_suffix = |hook: &&Hook, suffix: &str| {
-        hook.name
-            .to_str()
-            .is_ok_and(|name| name.strip_suffix(suffix) == Some(form) || (suffix.is_empty() && name == form))
-    };
-    let hooks = LIBRARY.hooks();
-    let is_per_thread = |hook: &&Hook| has_suffix(hook, "_ptsz") || has_suffix(hook, "_ptds");
-    let wants_per_thread = flags & PER_THREAD_FUNCTIONS != 0;
-    let per_thread = wants_per_thread.then(|| hooks.iter().find(is_per_thread)).flatten();
-    per_thread.or_else(|| hooks.iter().find(|hook| has_suffix(hook, "")))
-}
-
-/// Newer drivers return a form of `cuCtxSynchronize` that takes a context, which is not hooked.
-fn is_hooked_form(hook: &Hook, address: *mut c_void) -> bool {
-    hook.name != c"cuCtxSynchronize" || LIBRARY.symbol(hook.name) == address
 }
 
 fn config_stream(config: *const LaunchConfig) -> Stream {
@@ -222,6 +283,7 @@ fn queue_to_launch_on(runtime: &Runtime, stream: Stream, default: usize) -> Opti
 fn synchronize(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
     let Some(runtime) = runtime() else { return real() };
     forward_once(real, |call| {
+        let _waiting = runtime.client().deferral().begin_wait();
         if let Some(queue) = stream_key(stream, default).and_then(|key| runtime.queue(key))
             && let Some(path) = queue.launch_path()
         {
@@ -230,31 +292,23 @@ fn synchronize(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> C
     })
 }
 
-/// A query that returns success marks the stream idle, as a synchronization does.
 fn query(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
-    let Some(runtime) = runtime() else { return real() };
-    let mut real = Some(real);
-    let mut code = None;
-    let mut is_complete = || {
-        code = real.take().map(|real| real());
-        code == Some(vendor::SUCCESS)
-    };
-    run_isolated(|| {
-        if let Some(queue) = stream_key(stream, default).and_then(|key| runtime.queue(key)) {
-            queue.query(&mut is_complete);
-        }
-    });
-    match (code, real) {
-        (Some(code), _) => code,
-        (None, Some(real)) => real(),
-        (None, None) => vendor::NOT_INITIALIZED,
+    if runtime().is_none() {
+        return real();
     }
+    waits(|| queue_hooks::query(real, stream_key(stream, default)))
 }
 
-fn synchronize_device(real: impl FnOnce() -> Code) -> Code {
+/// Calls `real`, which waits for all work of a context, or of the current one.
+fn synchronize_device(real: impl FnOnce() -> Code, context: Option<Context>) -> Code {
     let Some(runtime) = runtime() else { return real() };
     forward_once(real, |call| {
-        if let Some(device) = current_device() {
+        let _waiting = runtime.client().deferral().begin_wait();
+        let device = match context.filter(|context| !context.is_null()) {
+            Some(context) => stream::with_current(context, current_device).flatten(),
+            None => current_device(),
+        };
+        if let Some(device) = device {
             runtime.synchronize(device, call);
         }
     })
@@ -263,7 +317,7 @@ fn synchronize_device(real: impl FnOnce() -> Code) -> Code {
 /// The stream waits for another stream, and the event does not identify it. It therefore counts as waiting for every stream of
 /// the program: a stream that a running stream waits for must not be stopped.
 fn wait_for_event(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
-    let code = real();
+    let code = waits(real);
     run_isolated(|| {
         if let Some(runtime) =
             runtime().filter(|runtime| code == vendor::SUCCESS && runtime.tracks_dependencies())
@@ -275,16 +329,14 @@ fn wait_for_event(real: impl FnOnce() -> Code, stream: Stream, default: usize) -
     code
 }
 
-/// Calls `real`, which waits for an event or for the work before a copy. That may have been the last work of its stream, so the
-/// streams are polled.
+/// Calls `real`, which waits for an event or for the work before a copy.
 fn after_wait(real: impl FnOnce() -> Code) -> Code {
-    let code = real();
-    run_isolated(|| {
-        if let Some(runtime) = runtime() {
-            runtime.poll_soon();
-        }
-    });
-    code
+    queue_hooks::after_wait(real, |_| true)
+}
+
+/// Calls `real`, which queries an event.
+fn query_event(real: impl FnOnce() -> Code) -> Code {
+    queue_hooks::after_wait(real, |code| *code == vendor::SUCCESS)
 }
 
 fn destroy(real: impl FnOnce() -> Code, stream: Stream) -> Code {

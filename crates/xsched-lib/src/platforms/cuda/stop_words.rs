@@ -27,6 +27,10 @@ pub(crate) struct StopWords {
     pub(crate) passed: AtomicU32,
     /// A target for writes without meaning; never read.
     scratch: AtomicU32,
+    /// The last hold point that the device reached: see [`xsched_core::deferral`].
+    pub(crate) held_at: AtomicU32,
+    /// The device continues past hold points up to this one.
+    pub(crate) released: AtomicU32,
 }
 
 const SLOTS_PER_PAGE: usize = 64;
@@ -79,6 +83,8 @@ impl StopWordPage {
         words.reached.store(0, Ordering::SeqCst);
         words.passed.store(0, Ordering::SeqCst);
         words.run.store(1, Ordering::SeqCst);
+        words.held_at.store(0, Ordering::SeqCst);
+        words.released.store(0, Ordering::SeqCst);
         let device_address = self.device_address + (index * size_of::<StopWords>()) as u64;
         Some(StopWordSlot { words, device_address })
     }
@@ -128,6 +134,16 @@ impl StopWordSlot {
     /// The device address of a word that is never read.
     pub(crate) fn scratch_address(&self) -> u64 {
         self.device_address + std::mem::offset_of!(StopWords, scratch) as u64
+    }
+
+    /// The device address of [`StopWords::held_at`].
+    pub(crate) fn held_at_address(&self) -> u64 {
+        self.device_address + std::mem::offset_of!(StopWords, held_at) as u64
+    }
+
+    /// The device address of [`StopWords::released`].
+    pub(crate) fn released_address(&self) -> u64 {
+        self.device_address + std::mem::offset_of!(StopWords, released) as u64
     }
 
     /// Makes the slot available to another stream. Only for a slot that the device no longer writes to: a late write would

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ThreadId;
 
 use xsched_core::{
-    Capabilities, DeviceId, HalError, HwQueue, Level, LevelCost, LevelRequest, Marker, Nanos, Order, Progress,
+    Capabilities, DeviceId, HalError, HoldPoint, HwQueue, Level, LevelCost, LevelRequest, Marker, Nanos,
+    Order, Progress,
 };
 use xsched_interpose::RevocableHandle;
 use xsched_ipc::report::{Severity, report};
@@ -189,6 +190,25 @@ impl HwQueue for CudaStream {
         progress.and_then(Result::ok).unwrap_or_else(|| self.markers.last_progress())
     }
 
+    fn query_busy(&self) -> Option<bool> {
+        if self.owner_thread.is_some_and(|owner| owner != std::thread::current().id()) {
+            return None;
+        }
+        // A query would invalidate a capture.
+        let code = unless_capturing(|| {
+            self.with("querying a stream", |stream| {
+                let query = vendor::STREAM_QUERY.get();
+                // SAFETY: the stream belongs to the current context.
+                Ok(query.map(|query| unsafe { query(stream) }))
+            })
+        });
+        match code?.ok()?? {
+            vendor::SUCCESS => Some(false),
+            vendor::NOT_READY => Some(true),
+            _ => None,
+        }
+    }
+
     fn synchronize(&self) -> Result<(), HalError> {
         const NOT_SUPPORTED: Code = 801;
         self.with("synchronizing", |stream| {
@@ -229,7 +249,7 @@ impl HwQueue for CudaStream {
     /// would run it in the gaps between the leader's launches, and the leader would have to preempt it after each.
     fn order_changed(&self, order: Order) {
         self.markers.set_stall_reason(StallReason::Order, order.stops());
-        // If the driver refuses, stop points and the gate still enforce the order.
+        // If the driver refuses, stop points and the gate still enforce the order, and `preempts_by_time_slice` returns false.
         let _ = self.on_device.set_order(order);
     }
 
@@ -243,11 +263,32 @@ impl HwQueue for CudaStream {
     }
 
     fn preempts_by_time_slice(&self) -> bool {
-        true
+        self.on_device.has_time_slice()
     }
 
     fn accepts_launches_while_stopped(&self) -> bool {
         self.markers.are_stop_points()
+    }
+
+    fn can_defer(&self) -> bool {
+        self.markers.are_stop_points()
+    }
+
+    fn defer(&self, point: HoldPoint) -> Result<(), HalError> {
+        const WHAT: &str = "deferring launches";
+        if self.owner_thread.is_some_and(|owner| owner != std::thread::current().id()) {
+            return Err(self.error(WHAT, "the stream is another thread's default stream".to_owned()));
+        }
+        let placed = unless_capturing(|| self.with(WHAT, |stream| self.markers.defer(stream, point)));
+        placed.unwrap_or_else(|| Err(self.error(WHAT, "a stream is being captured".to_owned())))
+    }
+
+    fn release_deferred(&self, point: HoldPoint) {
+        self.markers.release_deferred(point);
+    }
+
+    fn deferred_progress(&self) -> HoldPoint {
+        self.markers.deferred_progress()
     }
 
     fn can_mark_from_any_thread(&self) -> bool {

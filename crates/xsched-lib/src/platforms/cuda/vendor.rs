@@ -14,6 +14,12 @@ pub(crate) const SUCCESS: Code = 0;
 /// `CUDA_ERROR_NOT_INITIALIZED`: returned by a hook if the driver's function cannot be found.
 pub(crate) const NOT_INITIALIZED: Code = 3;
 
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub(crate) const OUT_OF_MEMORY: Code = 2;
+
+/// `CUDA_ERROR_NOT_READY`: what was queried has not completed.
+pub(crate) const NOT_READY: Code = 600;
+
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`: handles of the two kinds of default stream. A null stream is one or the
 /// other, depending on the function it is passed to.
 pub(crate) const LEGACY: usize = 1;
@@ -32,9 +38,18 @@ functions! {
     fn cuCtxGetDevice(*mut c_int) -> Code = CTX_GET_DEVICE;
     fn cuDevicePrimaryCtxGetState(c_int, *mut c_uint, *mut c_int) -> Code = PRIMARY_STATE;
     fn cuDeviceGetAttribute(*mut c_int, c_int, c_int) -> Code = DEVICE_ATTRIBUTE;
+    fn cuDevicePrimaryCtxRetain(*mut Context, c_int) -> Code = PRIMARY_RETAIN;
+    fn cuDevicePrimaryCtxRelease_v2(c_int) -> Code = PRIMARY_RELEASE;
+    fn cuDeviceTotalMem_v2(*mut usize, c_int) -> Code = DEVICE_TOTAL;
+    fn cuDeviceGetMemPool(*mut usize, c_int) -> Code = DEVICE_POOL;
+    fn cuDeviceGetDefaultMemPool(*mut usize, c_int) -> Code = DEVICE_DEFAULT_POOL;
+    fn cuDeviceGetGraphMemAttribute(c_int, c_int, *mut u64) -> Code = GRAPH_MEMORY_ATTRIBUTE;
+    fn cuMemPoolGetAttribute(usize, c_int, *mut u64) -> Code = POOL_ATTRIBUTE;
+    fn cuMemPoolTrimTo(usize, usize) -> Code = POOL_TRIM;
     fn cuEventCreate(*mut Event, c_uint) -> Code = EVENT_CREATE;
     fn cuEventRecord(Event, Stream) -> Code = EVENT_RECORD;
     fn cuEventQuery(Event) -> Code = EVENT_QUERY;
+    fn cuStreamQuery(Stream) -> Code = STREAM_QUERY;
     fn cuStreamSynchronize(Stream) -> Code = STREAM_SYNCHRONIZE;
     fn cuStreamGetCtx(Stream, *mut Context) -> Code = STREAM_CONTEXT;
     fn cuStreamIsCapturing(Stream, *mut c_int) -> Code = STREAM_IS_CAPTURING;
@@ -55,6 +70,46 @@ pub(crate) struct LaunchConfig {
 }
 
 const _: () = assert!(std::mem::offset_of!(LaunchConfig, stream) == 32);
+
+/// The beginning of `CUmemAllocationProp` and of `CUmemPoolProps`.
+#[repr(C)]
+pub(crate) struct AllocationProperties {
+    kind: c_int,
+    handle_types: c_int,
+    location_kind: c_int,
+    location: c_int,
+}
+
+impl AllocationProperties {
+    /// The ordinal of the device that the memory is on; none for memory of the host.
+    pub(crate) fn device(&self) -> Option<c_int> {
+        /// `CU_MEM_LOCATION_TYPE_DEVICE`.
+        const ON_DEVICE: c_int = 1;
+        (self.location_kind == ON_DEVICE).then_some(self.location)
+    }
+}
+
+/// `CUDA_ARRAY_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ArrayShape {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) format: c_int,
+    pub(crate) channels: c_uint,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ArrayShape3D {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+    pub(crate) format: c_int,
+    pub(crate) channels: c_uint,
+    pub(crate) flags: c_uint,
+}
 
 /// The name that is passed to `cuGetProcAddress`.
 ///
