@@ -9,12 +9,15 @@ use std::sync::atomic::Ordering;
 use xsched_interpose::run_isolated;
 use xsched_ipc::report::{Severity, report};
 
-use super::HOOKS;
-use super::runtime_copies::{self, Interception, Library};
-use crate::loader::next_definition;
+use super::hooks;
+use super::runtime_copies::{self, Interception};
+use crate::loaded_libraries::{LoadedLibrary, next_function};
 
 /// A larger size is not plausible.
 const MAX_TABLE_BYTES: usize = 1 << 20;
+
+/// The newest major version whose table is known. Within a version new functions are only added at the end.
+const NEWEST_KNOWN_VERSION: u64 = 7;
 
 /// Its presence identifies this library as a tool. It configures nothing.
 #[unsafe(no_mangle)]
@@ -46,8 +49,9 @@ pub(crate) unsafe extern "C" fn rocprofiler_set_api_table(
     let is_named = |runtime: &CStr| !name.is_null() && unsafe { CStr::from_ptr(name) } == runtime;
     let has_table = count > 0 && !tables.is_null();
     let is_hip = has_table && is_named(c"hip");
+    let is_known = is_hip && version / 10_000 <= NEWEST_KNOWN_VERSION;
     // SAFETY: the caller guarantees at least one table.
-    let table = is_hip.then(|| unsafe { ApiTable::at((*tables).cast()) }).flatten();
+    let table = is_known.then(|| unsafe { ApiTable::at((*tables).cast()) }).flatten();
     // The library is determined before a profiler replaces the functions.
     let library = table.as_ref().and_then(ApiTable::owner);
     let mut result = 0;
@@ -60,7 +64,7 @@ pub(crate) unsafe extern "C" fn rocprofiler_set_api_table(
         unsafe { super::hsa::intercept(*tables) };
     }
     run_isolated(|| match table.zip(library) {
-        Some((table, library)) => table.install_hooks(&library),
+        Some((table, library)) => table.install_hooks(library),
         None if is_hip => {
             report(
                 Severity::Warning,
@@ -75,18 +79,21 @@ pub(crate) unsafe extern "C" fn rocprofiler_set_api_table(
     result
 }
 
-/// The function of the same name in a profiler of this process. If the environment requests a profiler that is not loaded,
-/// `rocprofiler-register` would have loaded it in place of this library, so it is loaded here.
+/// The function of the same name in a profiler of this process. It is looked up in the libraries' symbol tables: the runtime
+/// is being initialized, and opening a library would run pending constructors, which use the runtime.
+///
+/// If the environment requests a profiler that is not loaded, `rocprofiler-register` would have loaded it in place of this
+/// library, so it is loaded here: at the point where that library would have called `dlopen`, on the same thread, so that the
+/// same constructors run as without this library.
 fn profiler() -> Option<SetApiTable> {
     const NAME: &CStr = c"rocprofiler_set_api_table";
-    let mut found = next_definition(NAME);
+    let mut found = next_function(NAME);
     if found.is_null() && std::env::var_os("ROCP_TOOL_LIBRARIES").is_some_and(|list| !list.is_empty()) {
         let flags = libc::RTLD_LAZY | libc::RTLD_GLOBAL;
         // SAFETY: a C string; this is the library of a profiler, not of a runtime.
         let library = unsafe { libc::dlopen(c"librocprofiler-sdk.so".as_ptr(), flags) };
         if !library.is_null() {
-            // SAFETY: the loader has just returned the handle; the name is a C string.
-            found = unsafe { crate::loader::real_dlsym()(library, NAME.as_ptr()) };
+            found = next_function(NAME);
         }
     }
     let is_own = found.cast_const() == rocprofiler_set_api_table as *const c_void;
@@ -123,19 +130,20 @@ impl ApiTable {
 
     /// The hooks whose functions the table has, with their slots.
     fn hooks(&self) -> impl Iterator<Item = (&'static runtime_copies::Hook, *mut *mut c_void)> {
-        let with_slot = |hook: &&'static runtime_copies::Hook| Some((*hook, self.slot(hook.slot?)?));
+        let with_slot = |hook: &'static runtime_copies::Hook| Some((hook, self.slot(hook.slot?)?));
         // SAFETY: slots of the table hold functions or null.
-        HOOKS.iter().filter_map(with_slot).filter(|(_, slot)| unsafe { !(**slot).is_null() })
+        hooks().filter_map(with_slot).filter(|(_, slot)| unsafe { !(**slot).is_null() })
     }
 
-    /// The runtime that the table belongs to.
-    fn owner(&self) -> Option<Library> {
-        let (_, slot) = self.hooks().next()?;
+    /// The runtime that the table belongs to; none if its functions are not in one library.
+    fn owner(&self) -> Option<LoadedLibrary> {
         // SAFETY: as above.
-        Library::of(unsafe { *slot })
+        let mut functions = self.hooks().map(|(_, slot)| unsafe { *slot });
+        let owner = LoadedLibrary::containing(functions.next()?)?;
+        functions.all(|function| owner.holds(function)).then_some(owner)
     }
 
-    fn install_hooks(&self, library: &Library) {
+    fn install_hooks(&self, library: LoadedLibrary) {
         let Some(copy) = runtime_copies::register(library, Interception::Table) else { return };
         let mut installed = 0;
         for (hook, slot) in self.hooks() {
@@ -150,7 +158,7 @@ impl ApiTable {
             unsafe { *slot = hook.hooked[copy].cast_mut() };
             installed += 1;
         }
-        let all = HOOKS.iter().filter(|hook| hook.slot.is_some()).count();
+        let all = hooks().filter(|hook| hook.slot.is_some()).count();
         report(
             Severity::Info,
             format_args!(

@@ -7,6 +7,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use xsched_ipc::kfd_topology::Topology;
 use xsched_ipc::report::{Severity, report};
 
 use super::kfd;
@@ -41,8 +42,9 @@ fn parse_percent(text: &str) -> Option<u32> {
 pub(super) fn set_preemptible(gpu: Option<u32>, is_preemptible: bool) {
     let Some(percent) = spare_percent() else { return };
     let result = kfd::gpu_or_only(gpu).ok_or_else(|| "the GPU is not known".to_owned()).and_then(|gpu| {
-        let units =
-            kfd::compute_units(gpu).ok_or("the driver does not report the number of compute units")?;
+        let units = Topology::read()
+            .compute_units(gpu)
+            .ok_or("the driver does not report the number of compute units")?;
         let used = if is_preemptible { units - units * percent / 100 } else { units };
         kfd::set_cu_mask(gpu, &mask(units, used))
     });

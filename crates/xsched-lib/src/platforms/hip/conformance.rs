@@ -30,16 +30,16 @@ pub(super) fn machine() -> String {
 
 fn build() {
     static BUILT: std::sync::Once = std::sync::Once::new();
-    BUILT.call_once(|| build_standins(&["hip-standin", "kfd-standin"]));
+    BUILT.call_once(|| build_standins(&["hip-standin", "rocr-standin", "kfd-standin"]));
 }
 
-/// Links a runtime of this name for this process. Returns its path.
-pub(super) fn link_runtime(name: &str) -> PathBuf {
+/// Links the stand-in for a runtime, `hip` or `rocr`, for this process. Returns its path.
+pub(super) fn link_runtime(standin: &str) -> PathBuf {
     build();
-    let file = target_directory().join(format!("conformance-{}-{name}", std::process::id()));
-    let link = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../standins/hip/link.sh");
+    let file = target_directory().join(format!("conformance-{}-{standin}.so", std::process::id()));
+    let link = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../standins").join(standin).join("link.sh");
     let mut command = Command::new(link);
-    command.arg(target_directory().join("libhip_standin.a")).arg(&file).arg(name);
+    command.arg(target_directory().join(format!("lib{standin}_standin.a"))).arg(&file);
     assert!(command.status().unwrap().success());
     file
 }
@@ -71,7 +71,7 @@ fn open() -> &'static Runtime {
     static OPENED: OnceLock<Runtime> = OnceLock::new();
     static KERNEL: u8 = 0;
     OPENED.get_or_init(|| {
-        let file = link_runtime("libamdhip64.so.6");
+        let file = link_runtime("hip");
         let path = CString::new(file.to_str().unwrap()).unwrap();
         // SAFETY: loading runs the stand-in's constructors only.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };

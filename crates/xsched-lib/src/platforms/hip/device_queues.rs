@@ -7,10 +7,13 @@
 //! Each device has its own lock, which is held during the calls to the kernel driver. Stopping one device does not delay
 //! another.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use xsched_core::{DeviceId, Order};
+use xsched_ipc::report::{Severity, report};
 
+use super::kfd::UpdateError;
 use super::stall_points::StallWord;
 use super::{compute_unit_mask, kfd};
 
@@ -22,15 +25,19 @@ pub(super) enum StopMechanism {
     /// By stall points that read these words, one for each copy of the runtime.
     StallPoints(Vec<&'static StallWord>),
     #[cfg(test)]
-    Test(Box<dyn Fn(bool) + Send>),
+    Test(Box<dyn Fn(bool) -> Result<(), UpdateError> + Send>),
 }
 
 struct DeviceQueues {
     id: DeviceId,
+    /// Work was launched, so the process has queues on the device. Not behind the lock, which launching threads must not wait for.
+    has_launched: Arc<AtomicBool>,
     state: Mutex<State>,
 }
 
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own; none excludes another")]
 struct State {
+    id: DeviceId,
     mechanism: StopMechanism,
     streams: Vec<(u64, StreamState)>,
     last_stream: u64,
@@ -41,6 +48,9 @@ struct State {
     is_preemptible: bool,
     /// The process is exiting: the queues run, and stay so.
     is_released: bool,
+    has_launched: Arc<AtomicBool>,
+    is_failed_stop_reported: bool,
+    is_failed_resume_reported: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -84,12 +94,22 @@ impl StreamOnDevice {
 
     /// Preempts the stream, or resumes it. The queues are stopped when this is done for the device's last stream.
     pub(super) fn set_preempted(&self, is_preempted: bool) -> Result<(), String> {
-        self.update(|stream| stream.is_preempted = is_preempted)
+        let result = self.update(|stream| stream.is_preempted = is_preempted);
+        if is_preempted && result.is_err() {
+            // The launch path regards the stream as running, and would not resume queues that a later change stops.
+            let _ = self.update(|stream| stream.is_preempted = false);
+        }
+        result
     }
 
     pub(super) fn set_has_work(&self, has_work: bool) {
         // If the driver refuses, the next change tries again.
         let _ = self.update(|stream| stream.has_work = has_work);
+    }
+
+    /// Work was launched on the stream.
+    pub(super) fn set_launched(&self) {
+        self.device.has_launched.store(true, Ordering::Relaxed);
     }
 
     /// For a stream that is destroyed.
@@ -112,11 +132,10 @@ impl StreamOnDevice {
     /// Gives the queues the hardware priority of the order.
     pub(super) fn set_order(&self, order: Order) {
         let priority = match order {
-            Order::Free => None,
+            // A peer shares the GPU with programs outside of XSched as well. With the lowest priority it would starve beside them.
+            Order::Free | Order::Peer => None,
             Order::Leader => Some(kfd::HIGHEST_PRIORITY),
-            Order::Peer | Order::Throttled | Order::Yield | Order::Evict | Order::Drain => {
-                Some(kfd::LOWEST_PRIORITY)
-            }
+            Order::Throttled | Order::Yield | Order::Evict | Order::Drain => Some(kfd::LOWEST_PRIORITY),
         };
         let is_preemptible = order == Order::Throttled || order.stops();
         let mut state = lock(&self.device.state);
@@ -137,8 +156,9 @@ impl DeviceQueues {
     fn with_id(id: DeviceId, mechanism: StopMechanism) -> Arc<Self> {
         let mut devices = lock(&DEVICES);
         let Some(device) = devices.iter().find(|device| device.id == id).map(Arc::clone) else {
-            let state = State::new(mechanism);
-            let device = Arc::new(Self { id, state: Mutex::new(state) });
+            let has_launched = Arc::new(AtomicBool::new(false));
+            let state = Mutex::new(State::new(id, mechanism, Arc::clone(&has_launched)));
+            let device = Arc::new(Self { id, has_launched, state });
             devices.push(Arc::clone(&device));
             return device;
         };
@@ -149,8 +169,9 @@ impl DeviceQueues {
 }
 
 impl State {
-    fn new(mechanism: StopMechanism) -> Self {
+    fn new(id: DeviceId, mechanism: StopMechanism, has_launched: Arc<AtomicBool>) -> Self {
         Self {
+            id,
             mechanism,
             streams: Vec::new(),
             last_stream: 0,
@@ -158,6 +179,9 @@ impl State {
             priority: None,
             is_preemptible: false,
             is_released: false,
+            has_launched,
+            is_failed_stop_reported: false,
+            is_failed_resume_reported: false,
         }
     }
 
@@ -184,24 +208,53 @@ impl State {
             return Ok(());
         }
         self.is_stopped = stop;
-        let updated = self.update_queues();
-        if updated.is_err() {
-            self.is_stopped = !stop;
+        let Err(why) = self.update_queues() else { return Ok(()) };
+        self.report_failure(stop, &why);
+        match why {
+            // The gate holds the queues that are not stopped, and the stopped ones are to be resumed.
+            UpdateError::PartlyStopped(_) => Ok(()),
+            // There is nothing to resume if there is no queue.
+            UpdateError::NoQueue if !stop => Ok(()),
+            // A caller that was to resume the queues tries again.
+            why => {
+                self.is_stopped = !stop;
+                Err(why.to_string())
+            }
         }
-        updated
+    }
+
+    /// Reports once that the queues cannot be stopped, and once that they cannot be resumed. A process that has launched nothing
+    /// has no queues yet: the gate holds its first launch.
+    fn report_failure(&mut self, stop: bool, why: &UpdateError) {
+        let has_no_queue = matches!(why, UpdateError::NoQueue);
+        let is_expected = has_no_queue && !(stop && self.has_launched.load(Ordering::Relaxed));
+        let is_reported =
+            if stop { &mut self.is_failed_stop_reported } else { &mut self.is_failed_resume_reported };
+        if is_expected || std::mem::replace(is_reported, true) {
+            return;
+        }
+        let id = self.id;
+        let consequence = match why {
+            _ if !stop => "has queues that are still stopped, and are resumed later",
+            UpdateError::PartlyStopped(_) => {
+                "is scheduled at level 1 in part: some of its queues cannot be stopped"
+            }
+            _ => "is scheduled at level 1: its queues cannot be stopped",
+        };
+        report(Severity::Warning, format_args!("device {id} {consequence}: {why}"));
     }
 
     /// Hardware priorities and compute units only improve on what the gate enforces, so errors are ignored.
     fn apply_precedence(&self) {
-        let _ = self.update_queues();
         if let StopMechanism::Kfd(gpu) = &self.mechanism {
+            kfd::set_priority(*gpu, self.priority);
             compute_unit_mask::set_preemptible(*gpu, self.is_preemptible);
         }
     }
 
-    fn update_queues(&self) -> Result<(), String> {
+    fn update_queues(&self) -> Result<(), UpdateError> {
         match &self.mechanism {
-            StopMechanism::Kfd(gpu) => kfd::update_queues(*gpu, self.is_stopped, self.priority),
+            StopMechanism::Kfd(gpu) => kfd::set_stopped(*gpu, self.is_stopped, self.priority),
             StopMechanism::StallPoints(words) => {
                 for word in words {
                     word.set_stopped(self.is_stopped);
@@ -209,10 +262,7 @@ impl State {
                 Ok(())
             }
             #[cfg(test)]
-            StopMechanism::Test(set_stopped) => {
-                set_stopped(self.is_stopped);
-                Ok(())
-            }
+            StopMechanism::Test(set_stopped) => set_stopped(self.is_stopped),
         }
     }
 }
@@ -240,7 +290,6 @@ pub(super) fn release_all() {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
@@ -249,8 +298,41 @@ mod tests {
     use super::*;
 
     fn stream(address: u32, set_stopped: impl Fn(bool) + Send + 'static) -> StreamOnDevice {
+        stream_with_driver(address, move |is_stopped| {
+            set_stopped(is_stopped);
+            Ok(())
+        })
+    }
+
+    fn stream_with_driver(
+        address: u32,
+        driver: impl Fn(bool) -> Result<(), UpdateError> + Send + 'static,
+    ) -> StreamOnDevice {
         let id = DeviceId::new(DeviceKind::Gpu, address);
-        StreamOnDevice::register(id, StopMechanism::Test(Box::new(set_stopped))).unwrap()
+        StreamOnDevice::register(id, StopMechanism::Test(Box::new(driver))).unwrap()
+    }
+
+    #[test]
+    fn queues_that_appear_after_a_failed_stop_are_not_stopped() {
+        let (sender, changes) = channel();
+        let mut stops = [Err(UpdateError::NoQueue)].into_iter();
+        let stops = Mutex::new(move || stops.next().unwrap_or(Ok(())));
+        let stream = stream_with_driver(0xfe00_0018, move |is_stopped| {
+            let result = if is_stopped { lock(&stops)() } else { Ok(()) };
+            if result.is_ok() {
+                sender.send(is_stopped).unwrap();
+            }
+            result
+        });
+        stream.set_preempted(true).unwrap_err();
+        // The first copy creates a queue. The launch path was told that the stop failed, and will not resume the queue.
+        stream.set_has_work(false);
+        stream.set_has_work(true);
+        assert!(changes.try_recv().is_err());
+        stream.set_preempted(true).unwrap();
+        assert_eq!(changes.try_recv(), Ok(true));
+        stream.set_preempted(false).unwrap();
+        assert_eq!(changes.try_recv(), Ok(false));
     }
 
     #[test]

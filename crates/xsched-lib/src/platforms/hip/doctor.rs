@@ -1,29 +1,54 @@
-//! AMD GPUs: the compute driver, its topology, the device files.
+//! AMD GPUs: the compute driver, its topology, partitions, device files, clocks, runtimes and the processes on them.
+//!
+//! `scripts/verify` prints these findings and stores their values, so that their texts exist only here.
 
+mod driver;
+mod power;
+mod processes;
+mod rocm;
 mod runtimes;
 #[cfg(test)]
 mod tests;
+mod topology;
 
+use serde_json::json;
+
+use self::driver::Driver;
+use self::topology::Gpu;
 use crate::doctor::{Check, Group, Machine, pci};
 
 const HERE: Group = Group::Devices;
 const VENDOR: &str = "0x1002";
 const KFD: &str = "/dev/kfd";
 
-/// The findings about AMD GPUs and runtimes; none if there are none.
+/// The findings about AMD GPUs and runtimes. Without a GPU the runtimes are listed, but not judged.
 pub(crate) fn probe(machine: &Machine) -> Vec<Check> {
-    let mut checks = devices(machine);
-    checks.extend(runtimes::probe(machine));
+    let gpus = topology::gpus(machine);
+    let mut checks = Vec::new();
+    let mut software = examine_software(machine, !gpus.is_empty());
+    if gpus.is_empty() {
+        let without_driver = |address: &String| report_without_driver(machine, address);
+        checks.extend(pci::accelerators(machine, VENDOR).iter().map(without_driver));
+        if checks.is_empty() {
+            checks.push(Check::absent(HERE, "amd", "no AMD GPU on this machine"));
+            software = software.into_iter().map(Check::without_verdict).collect();
+        }
+    } else {
+        let driver = Driver::read(machine, &gpus);
+        checks.push(driver.examine());
+        checks.extend(topology::whole_gpus(&gpus).map(|gpu| examine(machine, &driver, &gpus, gpu)));
+        checks.extend(power::probe(machine, &gpus));
+        checks.extend(processes::probe(machine));
+    }
+    checks.extend(software);
     checks
 }
 
-fn devices(machine: &Machine) -> Vec<Check> {
-    let gpus = gpus(machine);
-    if gpus.is_empty() {
-        let without_driver = |address: &String| report_without_driver(machine, address);
-        return pci::accelerators(machine, VENDOR).iter().map(without_driver).collect();
-    }
-    gpus.iter().map(|gpu| examine(machine, gpu)).collect()
+/// The findings about AMD's software on this machine.
+fn examine_software(machine: &Machine, has_gpu: bool) -> Vec<Check> {
+    let mut checks = rocm::probe(machine, has_gpu);
+    checks.extend(runtimes::probe(machine));
+    checks
 }
 
 fn report_without_driver(machine: &Machine, address: &str) -> Check {
@@ -37,66 +62,41 @@ fn report_without_driver(machine: &Machine, address: &str) -> Check {
     Check::warning(HERE, format!("amd {address}"), what, do_next)
 }
 
-struct Gpu {
-    address: String,
-    architecture: String,
-    render_file: Option<String>,
-}
-
-/// The nodes of the compute driver's topology that are GPUs.
-fn gpus(machine: &Machine) -> Vec<Gpu> {
-    const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
-    let gpu = |node: String| {
-        let text = machine.text(&format!("{NODES}/{node}/properties"))?;
-        let value = |name: &str| {
-            let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            found.and_then(|value| value.trim().parse::<u32>().ok())
-        };
-        // Nodes without shaders are CPUs.
-        let architecture = value("gfx_target_version").filter(|version| *version > 0)?;
-        let (domain, location) = (value("domain").unwrap_or(0), value("location_id").unwrap_or(0));
-        let address = format!(
-            "{domain:04x}:{:02x}:{:02x}.{}",
-            (location >> 8) & 0xff,
-            (location >> 3) & 0x1f,
-            location & 7
-        );
-        let render_file = value("drm_render_minor").map(|minor| format!("/dev/dri/renderD{minor}"));
-        Some(Gpu { address, architecture: gfx(architecture), render_file })
-    };
-    machine.names_in(NODES).into_iter().filter_map(gpu).collect()
-}
-
-/// `gfx942` from 90402: the last two parts are written as one hexadecimal digit each.
-fn gfx(version: u32) -> String {
-    format!("gfx{}{:x}{:x}", version / 10_000, version / 100 % 100, version % 100)
-}
-
-fn examine(machine: &Machine, gpu: &Gpu) -> Check {
+/// One finding for each GPU: whether this user can use it, its partitions, and its preemption levels.
+fn examine(machine: &Machine, driver: &Driver, all: &[Gpu], gpu: &Gpu) -> Check {
     let name = format!("amd {}", gpu.address);
-    let device = format!("{} GPU", gpu.architecture);
-    let files: Vec<&str> = std::iter::once(KFD).chain(gpu.render_file.as_deref()).collect();
-    if let Some(missing) = files.iter().find(|file| !machine.has(file)) {
-        let what = format!("{device}: {missing} does not exist, so no program can use the GPU");
-        let do_next = "`sudo modprobe amdgpu`; in a container, pass /dev/kfd and /dev/dri to it";
-        return Check::problem(HERE, name, what, do_next);
-    }
-    if let Some(closed) = files.iter().find(|file| !machine.may_use(file)) {
-        let what = format!("{device}: this user may not use {closed}");
-        return Check::problem(HERE, name, what, machine.how_to_get_access(closed, "render"));
-    }
-    if machine.text("/sys/module/amdgpu/parameters/cwsr_enable").is_some_and(|text| text.trim() == "0") {
-        let what =
-            format!("{device}: level 1 works; the driver does not save running waves (amdgpu.cwsr_enable=0)");
-        let do_next = "a running kernel is not preempted: load amdgpu without cwsr_enable=0 for level 3";
-        return Check::warning(HERE, name, what, do_next);
-    }
-    Check::ok(
-        HERE,
-        name,
-        format!(
-            "{device}: levels 1, 2 and 3 work. Levels 2 and 3 make the program's queues inactive (KFD) when all its streams \
-             have to stop; the time that this takes has not been measured on a GPU"
-        ),
-    )
+    let partitions: Vec<&Gpu> = all.iter().filter(|other| other.address == gpu.address).collect();
+    let device = format!("{}{}", gpu.title(), topology::describe_partitions(machine, &partitions));
+    let facts = json!({
+        "model": gpu.model, "architecture": gpu.architecture, "compute_units": gpu.compute_units,
+        "accelerator_dies": gpu.dies, "partitions": partitions.len(),
+        "compute_partition": topology::pci_file(machine, gpu, "current_compute_partition"),
+        "memory_partition": topology::pci_file(machine, gpu, "current_memory_partition"),
+        "compute_partitions_available": topology::pci_file(machine, gpu, "available_compute_partition"),
+        "firmware": topology::firmware(machine, gpu),
+        "render_files": partitions.iter().filter_map(|one| one.render_file.clone()).collect::<Vec<_>>(),
+        "kernel_level": driver.highest_level(),
+    });
+    let render_files = partitions.iter().filter_map(|one| one.render_file.as_deref());
+    let files: Vec<&str> = std::iter::once(KFD).chain(render_files).collect();
+    let missing: Vec<&str> = files.iter().copied().filter(|file| !machine.has(file)).collect();
+    let closed: Vec<&str> = files.iter().copied().filter(|file| !machine.may_use(file)).collect();
+    let check = if missing.is_empty() && closed.is_empty() {
+        driver.examine_level(name, &device)
+    } else if let [first, ..] = missing[..] {
+        let what = format!("{device}: {} does not exist, so no program can use the GPU", missing.join(", "));
+        let do_next = if first == KFD {
+            "`sudo modprobe amdgpu`; in a container, pass /dev/kfd and /dev/dri to it"
+        } else {
+            "in a container, pass /dev/dri to it; otherwise find the reason with `dmesg | grep -i amdgpu`"
+        };
+        Check::problem(HERE, name, what, do_next)
+    } else {
+        let what = format!("{device}: this user may not use {}", closed.join(", "));
+        let mut ways: Vec<_> = closed.iter().map(|file| machine.how_to_get_access(file, "render")).collect();
+        ways.dedup();
+        ways.truncate(2);
+        Check::problem(HERE, name, what, ways.join("; and "))
+    };
+    check.with_facts(facts)
 }

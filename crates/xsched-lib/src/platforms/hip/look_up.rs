@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_char, c_void};
 
 use super::runtime_copies::{self, Hook};
 use super::vendor::{self, Code};
-use super::{Call, HOOKS};
-use crate::loader::{HookTable, LookupHook, SymbolName};
+use super::{Call, hooks};
+use crate::loader::{HookTable, LookupHook, SymbolName, VendorIdentity};
 
 /// The prefixes of all hooked names.
 const PREFIXES: [&[u8]; 2] = [b"hip", b"_Z24hip"];
@@ -13,7 +13,7 @@ const PREFIXES: [&[u8]; 2] = [b"hip", b"_Z24hip"];
 /// The hook for a name, if there is one.
 pub(super) fn hook(name: &CStr) -> Option<&'static Hook> {
     let has_prefix = PREFIXES.into_iter().any(|prefix| name.to_bytes().starts_with(prefix));
-    has_prefix.then(|| HOOKS.iter().copied().find(|hook| hook.name == name)).flatten()
+    has_prefix.then(|| hooks().find(|hook| hook.name == name)).flatten()
 }
 
 /// The hooks, for the look-up functions of the loader.
@@ -24,13 +24,17 @@ impl HookTable for HipHooks {
         if !PREFIXES.into_iter().any(|prefix| name.starts_with(prefix)) {
             return None;
         }
-        HOOKS.iter().copied().find(|hook| name.is(hook.name)).map(|hook| hook as _)
+        hooks().find(|hook| name.is(hook.name)).map(|hook| hook as _)
     }
 }
 
 impl LookupHook for Hook {
     fn name(&self) -> &'static CStr {
         self.name
+    }
+
+    fn vendor(&self) -> &'static VendorIdentity {
+        &super::VENDOR
     }
 
     fn replace(&'static self, found: *mut c_void) -> *mut c_void {
@@ -54,9 +58,8 @@ pub(super) fn get_proc_address(
     if address.is_null() {
         return code;
     }
-    let find_per_thread = || {
-        HOOKS.iter().copied().find(|hook| hook.name.to_bytes().strip_suffix(b"_spt") == Some(name.to_bytes()))
-    };
+    let find_per_thread =
+        || hooks().find(|hook| hook.name.to_bytes().strip_suffix(b"_spt") == Some(name.to_bytes()));
     let per_thread_hook = per_thread.then(find_per_thread).flatten();
     if let Some(hook) = per_thread_hook.or_else(|| hook(name)) {
         // SAFETY: as above.

@@ -8,6 +8,7 @@
 //!    before the program's own call or after that has succeeded. All other calls are made on [`runtime_thread`].
 //!
 //! * [`hook_macro`]: how hooks are declared. [`look_up`]: hooks by name. [`vendor`]: the runtime's functions and types.
+//! * [`memory_operations`]: copies and fills. [`memory`]: device memory, which is counted and limited.
 //! * [`api_table`]: interception through the runtime's API table. [`hsa`]: `ROCr`, for programs that use it without HIP.
 //! * [`stream`]: a stream as a hardware queue. [`event_markers`]: the markers placed in it.
 //! * [`preemption`], [`device_queues`]: the streams of a device, which are preempted together: by the kernel driver
@@ -24,6 +25,8 @@ mod hook_macro;
 mod hsa;
 mod kfd;
 mod look_up;
+mod memory;
+mod memory_operations;
 mod preemption;
 mod runtime_copies;
 mod runtime_thread;
@@ -34,10 +37,14 @@ mod vendor;
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
-use xsched_interpose::forward_once;
+use xsched_core::LaunchPath;
+use xsched_interpose::{HookDomain, forward_once, run_isolated};
 use xsched_ipc::report::{Severity, report};
 
+use crate::ioctl::IoctlObserver;
+use crate::loader::VendorIdentity;
 use crate::platforms::Platform;
 use crate::queue_hooks::pass_gates;
 use crate::runtime::{Runtime, existing_runtime, runtime};
@@ -48,11 +55,21 @@ use runtime_copies::Hook;
 use stream::{HipStream, StreamId, StreamKind};
 use vendor::{Code, Dim3, Event, FunctionLaunchParams, LaunchConfig, LaunchParams, Stream};
 
+/// AMD's runtime. `chipStar` exports HIP's functions, too, and implements them with OpenCL.
+static VENDOR: VendorIdentity = VendorIdentity {
+    exports: &[c"__hipRegisterFatBinary", c"hipApiName", c"hipKernelNameRef", c"hipGetDeviceCount"],
+    files: &["libamdhip64.so"],
+};
+
+/// The hooks of HIP and of `ROCr` below it: a launch through both passes one gate.
+const DOMAIN: HookDomain = crate::platforms::hook_domain(module_path!());
+
 /// The platform, for the registry.
 pub(crate) static PLATFORM: Platform = Platform {
+    vendor: &VENDOR,
     hooks: &[&HipHooks],
     bypasses_hook: None,
-    observe_ioctl: Some(kfd::watch_ioctl),
+    observe_ioctl: Some(&IoctlObserver { before: Some(kfd::before_ioctl), after: kfd::after_ioctl }),
     at_exit: Some(at_exit),
     #[cfg(test)]
     header: &api::HEADER,
@@ -116,8 +133,8 @@ hook_macro::hooks! {
         = |call, list, count: c_int, _| launch_all(call, list, count.cast_unsigned(), |one: &LaunchParams| one.stream);
     [307] fn hipModuleLaunchCooperativeKernelMultiDevice(list: *const FunctionLaunchParams, count: c_uint, flags: c_uint)
         = |call, list, count, _| launch_all(call, list, count, |one: &FunctionLaunchParams| one.stream);
-    [166] fn hipGraphLaunch(graph: *mut c_void, stream: Stream) = |call, _, stream| launch(call, stream, Legacy);
-    [420] fn hipGraphLaunch_spt(graph: *mut c_void, stream: Stream) = |call, _, stream| launch(call, stream, PerThread);
+    [166] fn hipGraphLaunch(graph: *mut c_void, stream: Stream) = |call, _, stream| launch_graph(call, stream, Legacy);
+    [420] fn hipGraphLaunch_spt(graph: *mut c_void, stream: Stream) = |call, _, stream| launch_graph(call, stream, PerThread);
 
     // The oldest form of a launch names its stream in a separate call.
     [13] fn hipConfigureCall(grid: Dim3, block: Dim3, shared: usize, stream: Stream)
@@ -147,6 +164,11 @@ hook_macro::hooks! {
         = |call, symbol, found, _, _| get_proc_address(call, symbol, found, true);
 }
 
+/// All hooks.
+fn hooks() -> impl Iterator<Item = &'static Hook> {
+    HOOKS.iter().chain(memory_operations::HOOKS).chain(memory::HOOKS).copied()
+}
+
 /// The flag that selects functions for which a null stream is the calling thread's default stream.
 const PER_THREAD_FUNCTIONS: u64 = 2;
 
@@ -160,9 +182,14 @@ extern "C" fn missing() -> Code {
     vendor::NOT_INITIALIZED
 }
 
-/// Resumes the process's queues, because exit handlers may wait for them, and makes no more calls on the runtime thread.
+/// How long an exiting process waits for a thread that places a marker.
+const MARKER_EXIT_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Resumes the process's queues, because exit handlers may wait for them. Makes no more calls, neither on the watcher's thread
+/// nor on the runtime thread: the runtime's own exit handlers free what they would use.
 fn at_exit() {
     device_queues::release_all();
+    CAPTURES.stop_placing(MARKER_EXIT_TIMEOUT);
     runtime_thread::shut_down();
 }
 
@@ -181,13 +208,24 @@ fn has_device(copy: usize) -> bool {
         YES => true,
         NO => false,
         _ => {
-            let count = runtime_thread::call(move || {
+            runtime_copies::keep_loaded(copy);
+            if let Some(name) = vendor::missing_function(copy) {
+                KNOWN[copy].store(NO, Ordering::Release);
+                let name = name.to_string_lossy();
+                let line =
+                    format_args!("HIP runs unscheduled: the runtime lacks {name} (is ROCm older than 5.2?)");
+                report(Severity::Warning, line);
+                return false;
+            }
+            let answer = runtime_thread::call(move || {
                 let mut count = 0;
                 // SAFETY: `count` has room for the result.
                 let code = unsafe { vendor::DEVICE_COUNT.of(copy)?(&raw mut count) };
                 (code == vendor::SUCCESS && count > 0).then_some(count)
             });
-            let has_device = count.flatten().is_some();
+            // Without an answer the next launch tries again.
+            let Some(count) = answer else { return false };
+            let has_device = count.is_some();
             KNOWN[copy].store(if has_device { YES } else { NO }, Ordering::Release);
             report_interception(has_device);
             has_device
@@ -240,6 +278,20 @@ fn is_captured(copy: usize, kind: StreamKind) -> bool {
 }
 
 fn launch(call: Call, stream: Stream, null: NullStream) -> Code {
+    launch_on(call, stream, null, |path, call| path.launch(call))
+}
+
+/// The runtime writes the packets of a graph one by one.
+fn launch_graph(call: Call, stream: Stream, null: NullStream) -> Code {
+    launch_on(call, stream, null, |path, call| path.launch_large(call))
+}
+
+fn launch_on(
+    call: Call,
+    stream: Stream,
+    null: NullStream,
+    pass_gate: impl FnOnce(&LaunchPath, &mut dyn FnMut()),
+) -> Code {
     let Some(runtime) = runtime() else { return call.forward() };
     let Call { copy, real } = call;
     let kind = stream_kind(stream, null);
@@ -252,7 +304,7 @@ fn launch(call: Call, stream: Stream, null: NullStream) -> Code {
             let Some(stream) = StreamId::resolve(copy, kind) else { return };
             let queue = runtime.queue_or_track(stream.key, || track(runtime, stream));
             if let Some(path) = queue.as_ref().and_then(|queue| queue.launch_path()) {
-                path.launch(call);
+                pass_gate(path, call);
             }
         },
     )
@@ -311,15 +363,30 @@ fn destroy(call: Call, stream: Stream) -> Code {
 /// `hipDeviceReset` destroys the streams of the calling thread's device and frees its memory.
 fn reset(call: Call) -> Code {
     let Call { copy, real } = call;
-    forward_once(real, |_| {
-        let Some(runtime) = existing_runtime() else { return };
-        if let Some(stream) = has_device(copy).then(|| StreamId::resolve(copy, StreamKind::Legacy)).flatten()
-        {
+    let device = Cell::new(None);
+    let code = forward_once(real, |_| {
+        let runtime = existing_runtime();
+        if runtime.is_none() && !memory::has_counted() {
+            return;
+        }
+        if let Some(stream) = legacy_stream(copy) {
             // The key of the legacy stream also identifies the device.
-            runtime.untrack_all_owned_by(stream.key);
+            device.set(Some(stream.key));
+            if let Some(runtime) = runtime {
+                runtime.untrack_all_owned_by(stream.key);
+            }
             stream.ordinal().into_iter().for_each(|ordinal| stall_points::forget_word(copy, ordinal));
         }
-    })
+    });
+    if code == vendor::SUCCESS {
+        run_isolated(|| device.get().into_iter().for_each(memory::release_owned_by));
+    }
+    code
+}
+
+/// The legacy default stream of the calling thread's device.
+fn legacy_stream(copy: usize) -> Option<StreamId> {
+    has_device(copy).then(|| StreamId::resolve(copy, StreamKind::Legacy)).flatten()
 }
 
 fn begin_capture(call: Call) -> Code {

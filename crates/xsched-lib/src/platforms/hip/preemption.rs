@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use xsched_core::{Capabilities, DeviceId, HalError, Level, LevelRequest, Order};
+use xsched_ipc::kfd_topology::Topology;
 use xsched_ipc::report::{Severity, report};
 
 use super::device_queues::{StopMechanism, StreamOnDevice};
@@ -23,10 +24,14 @@ pub(super) enum StopSupport {
 impl StopSupport {
     /// Support by the kernel driver, or none.
     pub(super) fn find_kfd(device: DeviceId) -> Self {
-        match kfd::driver() {
-            Ok(_) => Self::Kfd(kfd::gpu_at(device)),
-            Err(why) => Self::GateOnly { why_not_level_2: why.clone(), why_not_level_3: why.clone() },
+        match kfd::check() {
+            Ok(()) => Self::Kfd(Topology::read().gpu_of(device)),
+            Err(why) => Self::gate_only(why),
         }
+    }
+
+    pub(super) fn gate_only(why: String) -> Self {
+        Self::GateOnly { why_not_level_2: why.clone(), why_not_level_3: why }
     }
 
     /// If the kernel driver cannot be used, the stall points whose word `find_word` returns.
@@ -64,6 +69,14 @@ impl StopSupport {
         }
     }
 
+    /// The driver's id of a device, also where the driver cannot stop its queues.
+    fn gpu(&self, device: DeviceId) -> Option<u32> {
+        match self {
+            Self::Kfd(gpu) => *gpu,
+            _ => Topology::read().gpu_of(device),
+        }
+    }
+
     fn capabilities(self, device: DeviceId) -> Capabilities {
         let (deactivate, interrupt) = match self {
             Self::Kfd(_) => (Ok(kfd::COST), Ok(kfd::COST)),
@@ -81,6 +94,8 @@ impl StopSupport {
 /// See the head of this file.
 pub(super) struct Preemption {
     device: DeviceId,
+    /// The driver's id of the device; none if the driver does not list it.
+    gpu: Option<u32>,
     capabilities: Capabilities,
     /// None at level 1.
     on_device: Option<StreamOnDevice>,
@@ -91,10 +106,11 @@ impl Preemption {
     pub(super) fn register(device: DeviceId, mut support: StopSupport) -> Self {
         let registered = support.mechanism().map(|mechanism| StreamOnDevice::register(device, mechanism));
         let on_device = registered.transpose().unwrap_or_else(|why| {
-            support = StopSupport::GateOnly { why_not_level_2: why.clone(), why_not_level_3: why };
+            support = StopSupport::gate_only(why);
             None
         });
-        Self { device, capabilities: support.capabilities(device), on_device }
+        let gpu = support.gpu(device);
+        Self { device, gpu, capabilities: support.capabilities(device), on_device }
     }
 
     pub(super) fn device(&self) -> DeviceId {
@@ -103,6 +119,11 @@ impl Preemption {
 
     pub(super) fn capabilities(&self) -> &Capabilities {
         &self.capabilities
+    }
+
+    /// Whether the device has work of this process. The streams of a process share its queues.
+    pub(super) fn query_busy(&self) -> Option<bool> {
+        kfd::has_pending_packets(self.gpu)
     }
 
     pub(super) fn error(&self, what: &'static str, why: impl Into<String>) -> HalError {
@@ -123,6 +144,13 @@ impl Preemption {
     pub(super) fn set_has_work(&self, has_work: bool) {
         if let Some(stream) = &self.on_device {
             stream.set_has_work(has_work);
+        }
+    }
+
+    /// Work was launched on the stream, so it has a queue.
+    pub(super) fn set_launched(&self) {
+        if let Some(stream) = &self.on_device {
+            stream.set_launched();
         }
     }
 

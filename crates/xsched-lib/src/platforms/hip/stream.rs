@@ -4,10 +4,15 @@ use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 use std::time::Duration;
 
-use xsched_core::{Capabilities, DeviceId, DeviceKind, HalError, HwQueue, Level, Marker, Order, Progress};
+use xsched_core::{
+    Capabilities, DEFAULT_STOP_DISTANCE, DeviceId, DeviceKind, HalError, HwQueue, Level, Marker, Nanos,
+    Order, Progress,
+};
 use xsched_interpose::RevocableHandle;
+use xsched_ipc::kfd_topology::{Match, Topology};
 
 use super::event_markers::{self, CAPTURES, EventHandle, EventMarkers};
+use super::kfd;
 use super::preemption::{Preemption, StopSupport};
 use super::stall_points::{self, StallWord};
 use super::vendor::{self, Code, Stream};
@@ -202,20 +207,63 @@ fn query_device(copy: usize, Handle(stream): Handle) -> Option<c_int> {
     (code == vendor::SUCCESS).then_some(ordinal)
 }
 
-/// For the runtime thread: each call may fail.
-fn stream_info(copy: usize, stream: Handle, ordinal: Option<c_int>) -> Option<StreamInfo> {
-    let ordinal = ordinal.or_else(|| query_device(copy, stream))?;
+/// For the runtime thread: each call may fail. The device of an ordinal, which is the current one afterwards, and how its queues are
+/// stopped.
+fn describe_device(copy: usize, ordinal: c_int) -> Option<(DeviceId, StopSupport)> {
     let mut name = [0_u8; 32];
     // SAFETY: `name` has room for 31 characters and a zero byte.
     let code = unsafe { vendor::PCI_BUS_ID.of(copy)?(name.as_mut_ptr().cast::<c_char>(), 31, ordinal) };
     let address = (code == vendor::SUCCESS).then(|| parse_pci_address(&name))??;
-    let device = DeviceId::new(DeviceKind::Gpu, address);
-    let events = event_markers::allocate_events(copy, ordinal)?;
     // SAFETY: the runtime rejects an ordinal that does not exist.
     let is_current = unsafe { vendor::SET_DEVICE.of(copy)?(ordinal) } == vendor::SUCCESS;
+    is_current.then(|| device_at(copy, address))
+}
+
+/// For the runtime thread. The device of an ordinal.
+pub(super) fn device_of_ordinal(copy: usize, ordinal: c_int) -> Option<DeviceId> {
+    describe_device(copy, ordinal).map(|(device, _)| device)
+}
+
+/// For the runtime thread: each call may fail.
+fn stream_info(copy: usize, stream: Handle, ordinal: Option<c_int>) -> Option<StreamInfo> {
+    let ordinal = ordinal.or_else(|| query_device(copy, stream))?;
+    let events = event_markers::allocate_events(copy, ordinal)?;
+    let (device, stop_support) = describe_device(copy, ordinal)?;
     let find_word = || stall_points::find_word(copy, ordinal);
-    let find_support = || StopSupport::find_kfd(device).or_stall_points(find_word);
-    is_current.then(|| StreamInfo { ordinal, device, events, stop_support: find_support() })
+    Some(StreamInfo { ordinal, device, events, stop_support: stop_support.or_stall_points(find_word) })
+}
+
+/// The device at the address that the runtime reports for the current device, and how its queues are stopped. Runtimes report
+/// one address for all partitions of a GPU; then a queue that the runtime creates shows which of them this is.
+fn device_at(copy: usize, address: u32) -> (DeviceId, StopSupport) {
+    let id = |address: u32| DeviceId::new(DeviceKind::Gpu, address);
+    let partitions = match Topology::read().gpu_at(address) {
+        Match::One { address, .. } => return (id(address), StopSupport::find_kfd(id(address))),
+        Match::Unknown => return (id(address), StopSupport::find_kfd(id(address))),
+        Match::Several(partitions) => partitions,
+    };
+    let gpu = kfd::gpu_of_created_queue(|| create_and_destroy_queue(copy));
+    if let Some((_, address)) = partitions.iter().find(|(partition, _)| Some(*partition) == gpu) {
+        return (id(*address), StopSupport::find_kfd(id(*address)));
+    }
+    let (count, device) = (partitions.len(), id(address));
+    let why = format!("the {count} partitions at {device} cannot be told apart, and are one device");
+    (device, StopSupport::gate_only(why))
+}
+
+/// For the runtime thread: creates a stream on the current device that has a queue of its own, and destroys it.
+fn create_and_destroy_queue(copy: usize) {
+    // Two compute units, which every partition has. HIP 7.2 crashes if the mask has units that the device does not have.
+    const FIRST_UNITS: [u32; 1] = [3];
+    let functions = vendor::STREAM_CREATE_WITH_MASK.of(copy).zip(vendor::STREAM_DESTROY.of(copy));
+    if let Some((create, destroy)) = functions {
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: `stream` has room for a handle, and the mask has one word.
+        if unsafe { create(&raw mut stream, 1, FIRST_UNITS.as_ptr()) } == vendor::SUCCESS {
+            // SAFETY: created above.
+            unsafe { destroy(stream) };
+        }
+    }
 }
 
 /// For the runtime thread: the legacy default stream is that of the current device.
@@ -265,6 +313,9 @@ impl HwQueue for HipStream {
             let placed = CAPTURES.unless_capturing(|| self.place_marker());
             placed.unwrap_or_else(|| Err("a stream is being captured".to_owned()))
         });
+        if placed.is_ok() {
+            self.preemption.set_launched();
+        }
         placed.map_err(|why| self.preemption.error("placing a marker", why))
     }
 
@@ -275,6 +326,10 @@ impl HwQueue for HipStream {
     fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError> {
         let is_reached = self.markers.wait(marker, timeout);
         is_reached.ok_or_else(|| self.preemption.error("waiting for a marker", "a stream is being captured"))
+    }
+
+    fn query_busy(&self) -> Option<bool> {
+        self.preemption.query_busy()
     }
 
     fn synchronize(&self) -> Result<(), HalError> {
@@ -305,6 +360,11 @@ impl HwQueue for HipStream {
 
     fn order_changed(&self, order: Order) {
         self.preemption.set_order(order);
+    }
+
+    fn stop_distance(&self) -> Nanos {
+        // The kernel driver stops a queue anywhere: there markers only measure the work in flight.
+        if self.stall_word.is_some() { stall_points::DISTANCE } else { DEFAULT_STOP_DISTANCE }
     }
 }
 

@@ -12,6 +12,8 @@ pub(super) type Stream = *mut c_void;
 pub(super) type Event = *mut c_void;
 
 pub(super) const SUCCESS: Code = 0;
+/// `hipErrorOutOfMemory`.
+pub(super) const OUT_OF_MEMORY: Code = 2;
 /// `hipErrorNotInitialized`: returned by a hook if the runtime's function cannot be found.
 pub(super) const NOT_INITIALIZED: Code = 3;
 /// `hipErrorNotReady`.
@@ -65,11 +67,34 @@ functions! {
     fn hipStreamIsCapturing(Stream, *mut c_int) = STREAM_IS_CAPTURING;
     fn hipStreamSynchronize(Stream) = STREAM_SYNCHRONIZE;
     fn hipStreamCreateWithFlags(*mut Stream, c_uint) = STREAM_CREATE;
+    fn hipExtStreamCreateWithCUMask(*mut Stream, u32, *const u32) = STREAM_CREATE_WITH_MASK;
+    fn hipStreamDestroy(Stream) = STREAM_DESTROY;
     fn hipStreamWaitValue64(Stream, *mut c_void, u64, c_uint, u64) = STREAM_WAIT_VALUE;
     fn hipExtMallocWithFlags(*mut *mut c_void, usize, c_uint) = MALLOC_WITH_FLAGS;
+    fn hipMalloc(*mut *mut c_void, usize) = MALLOC;
+    fn hipFree(*mut c_void) = FREE;
+    fn hipDeviceTotalMem(*mut usize, c_int) = TOTAL_MEMORY;
     fn hipEventCreateWithFlags(*mut Event, c_uint) = EVENT_CREATE;
     fn hipEventRecord(Event, Stream) = EVENT_RECORD;
     fn hipEventQuery(Event) = EVENT_QUERY;
+}
+
+/// The functions without which streams cannot be scheduled.
+const REQUIRED: [&CStr; 9] = [
+    c"hipGetDeviceCount",
+    c"hipGetDevice",
+    c"hipSetDevice",
+    c"hipDeviceGetPCIBusId",
+    c"hipStreamGetDevice",
+    c"hipStreamIsCapturing",
+    c"hipEventCreateWithFlags",
+    c"hipEventRecord",
+    c"hipEventQuery",
+];
+
+/// The first required function that a copy lacks: it is too old, or too new.
+pub(super) fn missing_function(copy: usize) -> Option<&'static CStr> {
+    REQUIRED.into_iter().find(|name| runtime_copies::look_up(copy, name).is_null())
 }
 
 /// `dim3`.
@@ -79,6 +104,38 @@ pub(super) struct Dim3 {
     x: u32,
     y: u32,
     z: u32,
+}
+
+/// `hipPitchedPtr`.
+#[derive(Clone, core::marker::Copy)]
+#[repr(C)]
+pub(super) struct PitchedPointer {
+    address: *mut c_void,
+    pitch: usize,
+    width: usize,
+    height: usize,
+}
+
+/// `hipExtent`.
+#[derive(Clone, core::marker::Copy)]
+#[repr(C)]
+pub(super) struct Extent {
+    width: usize,
+    height: usize,
+    depth: usize,
+}
+
+impl PitchedPointer {
+    pub(super) fn address_and_pitch(&self) -> (*mut c_void, usize) {
+        (self.address, self.pitch)
+    }
+}
+
+impl Extent {
+    /// Width, height and depth.
+    pub(super) fn lengths(self) -> [usize; 3] {
+        [self.width, self.height, self.depth]
+    }
 }
 
 #[cfg(test)]

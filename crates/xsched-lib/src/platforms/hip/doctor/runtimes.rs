@@ -1,5 +1,7 @@
 //! AMD's runtimes on this machine, and how their programs are intercepted.
 
+use serde_json::json;
+
 use crate::doctor::{Check, Group, Machine};
 
 const HERE: Group = Group::Devices;
@@ -47,14 +49,18 @@ fn examine(machine: &Machine, runtime: &str) -> Check {
         );
         let do_next = "XSched still intercepts functions by name; unset ROCPROFILER_REGISTER_LIBRARY to intercept the API \
                        table";
-        return Check::warning(HERE, name_of(runtime), what, do_next);
+        let facts = json!({ "file": runtime, "interception": "names" });
+        return Check::warning(HERE, name_of(runtime), what, do_next).with_facts(facts);
     }
-    let method = if provides_api_table(machine, runtime) {
+    let has_table = provides_api_table(machine, runtime);
+    let method = if has_table {
         "through the API table that it passes to tools (rocprofiler-register)"
     } else {
         "by the names of its functions, because it was built without rocprofiler-register"
     };
+    let facts = json!({ "file": runtime, "interception": if has_table { "table" } else { "names" } });
     Check::ok(HERE, name_of(runtime), format!("{runtime}: its programs are intercepted {method}"))
+        .with_facts(facts)
 }
 
 /// `ROCr`, for programs that use it without HIP.

@@ -22,8 +22,12 @@ const PACKETS: u32 = 1024;
 const KERNEL: u32 = 2;
 const INITIAL_SIGNAL_VALUE: i64 = 1 << 40;
 
+/// The kernel object of the stand-in's kernel that runs for as many nanoseconds as its first argument states.
+const TIMED_KERNEL: u64 = 1;
+
 /// The runtime's functions that a program calls.
 struct Runtime {
+    gpu: u64,
     create_queue: CreateQueue,
     add_write_index: AddWriteIndex,
     create_signal: CreateSignal,
@@ -36,11 +40,20 @@ type CreateQueue =
 type AddWriteIndex = unsafe extern "C" fn(QueueHandle, u64) -> u64;
 type CreateSignal = unsafe extern "C" fn(i64, u32, *const u64, *mut u64) -> Status;
 type Load = unsafe extern "C" fn(u64) -> i64;
+type Visit = unsafe extern "C" fn(u64, *mut c_void) -> Status;
+type IterateAgents = unsafe extern "C" fn(Visit, *mut c_void) -> Status;
+
+/// Stores the last agent, which is a GPU.
+unsafe extern "C" fn store_agent(agent: u64, last: *mut c_void) -> Status {
+    // SAFETY: the caller passes the address of a handle.
+    unsafe { last.cast::<u64>().write(agent) };
+    SUCCESS
+}
 
 fn open() -> &'static Runtime {
     static OPENED: OnceLock<Runtime> = OnceLock::new();
     OPENED.get_or_init(|| {
-        let file = link_runtime("libhsa-runtime64.so.1");
+        let file = link_runtime("rocr");
         let path = CString::new(file.to_str().unwrap()).unwrap();
         // SAFETY: loading runs the stand-in's constructors only.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -61,7 +74,11 @@ fn open() -> &'static Runtime {
                 c"hsa_standin_tables",
             ));
             assert!(table::install_hooks(tables()));
+            let mut gpu = 0_u64;
+            let iterate = std::mem::transmute::<*mut c_void, IterateAgents>(find(c"hsa_iterate_agents"));
+            assert_eq!(iterate(store_agent, (&raw mut gpu).cast()), SUCCESS);
             Runtime {
+                gpu,
                 create_queue: std::mem::transmute::<*mut c_void, CreateQueue>(find(c"hsa_queue_create")),
                 add_write_index: std::mem::transmute::<*mut c_void, AddWriteIndex>(find(
                     c"hsa_queue_add_write_index_relaxed",
@@ -97,11 +114,11 @@ impl Subject for Device {
     type Queue = HsaQueue;
 
     fn queue(&self) -> Arc<HsaQueue> {
-        const GPU: u64 = 1;
         let (mut queue, mut signal) = (null_mut(), 0);
         // SAFETY: `queue` and `signal` have room for a handle each.
         unsafe {
-            let made = (open().create_queue)(GPU, PACKETS, 0, null_mut(), null_mut(), 0, 0, &raw mut queue);
+            let made =
+                (open().create_queue)(open().gpu, PACKETS, 0, null_mut(), null_mut(), 0, 0, &raw mut queue);
             assert_eq!(made, SUCCESS);
             assert_eq!((open().create_signal)(INITIAL_SIGNAL_VALUE, 0, null(), &raw mut signal), SUCCESS);
         }
@@ -123,6 +140,7 @@ impl Subject for Device {
             let index = (open().add_write_index)(queue, 1);
             let packet = (*queue).base.add(usize::try_from(index % u64::from(PACKETS)).unwrap());
             packet.byte_add(4).cast::<u8>().write_bytes(0, size_of::<Packet>() - 4);
+            (*packet).dependencies[3].store(TIMED_KERNEL, Ordering::Relaxed);
             (*packet).dependencies[4]
                 .store(std::ptr::from_ref(length).expose_provenance() as u64, Ordering::Relaxed);
             (*packet).completion_signal = signal;

@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use xsched_interpose::{OutermostHook, run_isolated};
 use xsched_ipc::report::{Severity, report};
 
+use crate::loaded_libraries::{LoadedLibrary, with_file};
 use crate::queue_hooks;
 use crate::runtime::existing_runtime;
 use queue::HsaQueue;
@@ -79,15 +80,11 @@ pub(super) unsafe fn intercept(table: *mut c_void) {
     });
 }
 
-/// The runtime closes its tools when it is shut down. This library has threads and must stay loaded.
+/// The runtime closes its tools when it is shut down. This library has threads and must stay loaded. Its own constructors have
+/// run: the runtime has opened it, or it was preloaded.
 fn prevent_unloading() {
-    // SAFETY: all zero is a valid value of this struct of addresses.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: `info` has room for the result, and the address is in this library.
-    let is_found = unsafe { libc::dladdr(prevent_unloading as *const c_void, &raw mut info) } != 0;
-    if is_found && !info.dli_fname.is_null() {
-        // SAFETY: the loader's own C string of a library that is loaded; loads nothing.
-        unsafe { libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
+    if let Some(library) = LoadedLibrary::containing(prevent_unloading as *const c_void) {
+        library.keep_loaded();
     }
 }
 
@@ -119,7 +116,7 @@ unsafe extern "C" fn queue_create(
 /// Whether the process has AMD's HIP or OpenCL, which are scheduled through their own functions. Then the queues are theirs.
 fn is_scheduled_otherwise() -> bool {
     static REPORTED: AtomicBool = AtomicBool::new(false);
-    let other = ["libamdhip64.so", "libamdocl64.so"].into_iter().find(|file| crate::loader::is_loaded(file));
+    let other = ["libamdhip64.so", "libamdocl64.so"].into_iter().find(|file| with_file(file).is_some());
     if !REPORTED.swap(true, Ordering::Relaxed) {
         match other {
             Some(file) => {
@@ -185,7 +182,7 @@ unsafe fn store(real: &table::Slot<Store>, signal: u64, value: i64) {
         real();
         doorbell.record_ring(value);
     };
-    match (OutermostHook::enter(), usize::try_from(signal)) {
+    match (OutermostHook::enter(super::DOMAIN), usize::try_from(signal)) {
         (Some(_outermost), Ok(key)) => {
             doorbell.inspect_packets(value);
             queue_hooks::launch_and_track(ring, key, || HsaQueue::new(doorbell));

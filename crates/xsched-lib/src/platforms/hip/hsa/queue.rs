@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use xsched_core::{Capabilities, DeviceId, DeviceKind, HalError, HwQueue, Level, Marker, Order, Progress};
 use xsched_interpose::RevocableHandle;
+use xsched_ipc::kfd_topology::device_address;
 
 use super::doorbells::Doorbell;
 use super::table::{self, MULTIPLE_PRODUCERS, Packet, QueueHandle};
@@ -135,8 +136,9 @@ fn device_of(agent: u64) -> Option<DeviceId> {
         let status = unsafe { table::AGENT_INFO.get()?(agent, attribute, (&raw mut value).cast::<c_void>()) };
         (status == table::SUCCESS).then_some(value)
     };
-    let address = info(BDF_ID)? & 0xffff;
-    Some(DeviceId::new(DeviceKind::Gpu, (info(DOMAIN).unwrap_or(0) << 16) | address))
+    // As in the driver's topology, with the number of a partition.
+    let address = device_address(info(DOMAIN).unwrap_or(0), info(BDF_ID)?);
+    Some(DeviceId::new(DeviceKind::Gpu, address))
 }
 
 impl VendorQueue for HsaQueue {
@@ -160,6 +162,7 @@ impl HwQueue for HsaQueue {
         let mut markers = self.markers();
         let marker = self.place_marker().map_err(|why| self.preemption.error("placing a marker", why))?;
         markers.pending.push_back(marker);
+        self.preemption.set_launched();
         Ok(marker)
     }
 
@@ -190,6 +193,10 @@ impl HwQueue for HsaQueue {
             return Err(self.preemption.error("waiting for a marker", why));
         }
         Ok(())
+    }
+
+    fn query_busy(&self) -> Option<bool> {
+        self.preemption.query_busy()
     }
 
     fn synchronize(&self) -> Result<(), HalError> {
