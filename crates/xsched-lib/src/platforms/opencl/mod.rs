@@ -22,14 +22,22 @@ use std::ffi::{CStr, c_char, c_uint, c_void};
 
 use crate::driver_callbacks::Callback;
 use crate::hooks::hooks;
+use crate::loader::VendorIdentity;
 use crate::platforms::Platform;
 use crate::tracked_queue::ApiQueue;
 use crate::{driver_callbacks, event_wait_lists, loaded_libraries, queue_hooks};
 use queue::{OpenCl, new_queue};
 use vendor::{Code, Event, Handle, Queue};
 
+/// The loader in front of all implementations, or one implementation that a program uses directly.
+static VENDOR: VendorIdentity = VendorIdentity {
+    exports: &[c"clGetPlatformIDs", c"clGetDeviceIDs", c"clCreateContext", c"clEnqueueNDRangeKernel"],
+    files: &["libOpenCL.so"],
+};
+
 /// The platform, for the registry.
 pub(crate) static PLATFORM: Platform = Platform {
+    vendor: &VENDOR,
     hooks: &[&LIBRARY],
     bypasses_hook: Some(is_driver_lookup),
     observe_ioctl: None,

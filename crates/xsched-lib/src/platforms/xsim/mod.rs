@@ -7,14 +7,20 @@ mod vendor;
 use std::ffi::c_void;
 
 use crate::hooks::hooks;
+use crate::loader::VendorIdentity;
 use crate::platforms::Platform;
 use crate::queue_hooks;
 use crate::tracked_queue::ApiQueue;
 use queue::XsimQueue;
 use vendor::{Code, Device, Queue};
 
+/// The library of the simulated device.
+static VENDOR: VendorIdentity =
+    VendorIdentity { exports: &[c"xsim_open", c"xsim_finished"], files: &["libxsim.so"] };
+
 /// The platform, for the registry.
 pub(crate) static PLATFORM: Platform = Platform {
+    vendor: &VENDOR,
     hooks: &[&LIBRARY],
     bypasses_hook: None,
     observe_ioctl: None,

@@ -117,6 +117,12 @@ impl HwQueue for XsimQueue {
         }
     }
 
+    fn query_busy(&self) -> Option<bool> {
+        // SAFETY: as in `mark`.
+        let code = self.call("querying a queue", &vendor::QUERY, |query, queue| unsafe { query(queue) });
+        code.ok().map(|code| code == vendor::NOT_READY)
+    }
+
     fn synchronize(&self) -> Result<(), HalError> {
         // SAFETY: as in `mark`.
         self.call("synchronizing", &vendor::SYNCHRONIZE, |synchronize, queue| unsafe { synchronize(queue) })

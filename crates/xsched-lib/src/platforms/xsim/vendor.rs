@@ -23,6 +23,7 @@ functions! {
     fn xsim_queue_mark(Queue, *mut u64) -> Code = MARK;
     fn xsim_queue_progress(Queue, *mut u64, *mut u64) -> Code = PROGRESS;
     fn xsim_queue_wait(Queue, u64, u64) -> Code = WAIT;
+    fn xsim_query(Queue) -> Code = QUERY;
     fn xsim_synchronize(Queue) -> Code = SYNCHRONIZE;
     fn xsim_queue_preempt(Queue, u32) -> Code = PREEMPT;
     fn xsim_queue_restore(Queue) -> Code = RESTORE;
