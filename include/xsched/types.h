@@ -6,6 +6,7 @@
 #ifndef XSCHED_TYPES_H
 #define XSCHED_TYPES_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -155,6 +156,44 @@ typedef enum {
     kPolicyMultiLevelFeedbackQueue = 11,
     kPolicyMax = 12
 } XPolicyType;
+
+/** The function of a command. `hwq` is the hardware queue to launch on, `data` what the command was created with. */
+typedef XResult (*LaunchCallback)(HwQueueHandle hwq, void *data);
+
+/** A priority; the higher one takes precedence. */
+typedef int32_t Priority;
+/** The queue does not run. */
+#define PRIORITY_NO_EXECUTE (-256)
+/** The lowest priority. */
+#define PRIORITY_MIN (-255)
+/** The priority of a queue without a hint. */
+#define PRIORITY_DEFAULT 0
+/** The highest priority. */
+#define PRIORITY_MAX 255
+
+/** A requested share, in percent of the device's time. */
+typedef int32_t Utilization;
+#define UTILIZATION_MIN 0
+#define UTILIZATION_DEFAULT 100
+#define UTILIZATION_MAX 100
+
+/** A time slice in microseconds. */
+typedef int64_t Timeslice;
+#define TIMESLICE_MIN 100
+#define TIMESLICE_DEFAULT 5000
+#define TIMESLICE_MAX 10000000
+/** Stands for TIMESLICE_MAX. */
+#define TIMESLICE_UNLIMITED UINT64_MAX
+
+/** How long work can wait, in microseconds. */
+typedef int64_t Laxity;
+/** Removes a laxity. */
+#define NO_LAXITY (-1)
+
+/** A deadline in microseconds after the queue becomes busy. */
+typedef int64_t Deadline;
+/** Removes a deadline. */
+#define NO_DEADLINE (-1)
 
 #ifdef __cplusplus
 }

@@ -84,7 +84,7 @@ XResult HwQueueSynchronize(HwQueueHandle hwq);
  * The function is called on a thread of XSched, or on the submitting thread if the XQueue was created with
  * kQueueCreateFlagBlockingSubmit. It must not throw. A command may be submitted again, also while it is waiting.
  */
-XResult HwCommandCreateCallback(HwCommandHandle *cmd, XResult (*launch)(HwQueueHandle hwq, void *data), void *data);
+XResult HwCommandCreateCallback(HwCommandHandle *cmd, LaunchCallback launch, void *data);
 
 /** Destroys a command. A submission that is waiting is still launched: keep `data` until then. */
 XResult HwCommandDestroy(HwCommandHandle cmd);

@@ -4,7 +4,10 @@
 //! anything else, and a captured marker would be placed at every replay of the graph.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// More than there are captures: see [`Captures::stop_placing`].
+const STOPPED: usize = 1 << (usize::BITS / 2);
 
 /// The captures of one platform.
 pub(crate) struct Captures {
@@ -45,6 +48,16 @@ impl Captures {
         }
     }
 
+    /// The process exits: from now on nothing is placed, because the vendor's library is about to release what a call would
+    /// use. Waits up to `limit` for threads that are placing something.
+    pub(crate) fn stop_placing(&self, limit: Duration) {
+        self.active.fetch_add(STOPPED, Ordering::SeqCst);
+        let deadline = Instant::now() + limit;
+        while self.placing.load(Ordering::SeqCst) != 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
     /// A capture has ended, or never began.
     pub(crate) fn end(&self) {
         let _ = self.active.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
@@ -82,5 +95,34 @@ mod tests {
         assert_eq!(captures.unless_capturing(|| 1), Some(1));
         captures.end();
         assert!(!captures.is_capturing(), "ending a capture that never began changes the count");
+    }
+
+    #[test]
+    fn nothing_is_placed_after_placing_was_stopped() {
+        const LIMIT: Duration = Duration::from_secs(60);
+        let (captures, is_placing, is_placed) =
+            (Captures::new(), AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                captures.unless_capturing(|| {
+                    is_placing.store(true, Ordering::SeqCst);
+                    while !captures.is_capturing() {
+                        std::thread::yield_now();
+                    }
+                    is_placed.store(true, Ordering::SeqCst);
+                });
+            });
+            while !is_placing.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            captures.stop_placing(LIMIT);
+            assert!(is_placed.load(Ordering::SeqCst), "returned while a thread was placing something");
+        });
+        // A program may end captures in its exit handlers.
+        captures.end();
+        assert_eq!(captures.unless_capturing(|| 1), None);
+        // A thread that never returns from a call does not block the exit.
+        captures.placing.store(1, Ordering::SeqCst);
+        captures.stop_placing(Duration::ZERO);
     }
 }

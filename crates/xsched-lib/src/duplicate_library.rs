@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use xsched_ipc::report::{Severity, report};
 
-use crate::loader::elf;
+use crate::loaded_libraries::{LoadedLibrary, data_elsewhere};
 
 /// The symbol by which copies find each other: the version as a C string.
 #[unsafe(no_mangle)]
@@ -42,14 +42,14 @@ pub(crate) fn is_inactive_duplicate() -> bool {
 
 #[cold]
 fn determine_state() -> bool {
-    let is_inactive = elf::data_elsewhere(VERSION_SYMBOL).is_some_and(|(_, before_us)| before_us);
+    let is_inactive = data_elsewhere(VERSION_SYMBOL).is_some_and(|(_, before_us)| before_us);
     STATE.store(if is_inactive { INACTIVE } else { ACTIVE }, Ordering::Relaxed);
     is_inactive
 }
 
 /// Reports an inactive copy, if there is one. The active copy calls it.
 pub(crate) fn report_duplicate() {
-    let Some((symbol, _)) = elf::data_elsewhere(VERSION_SYMBOL) else { return };
+    let Some((symbol, _)) = data_elsewhere(VERSION_SYMBOL) else { return };
     // SAFETY: every copy has a C string there.
     let version = unsafe { CStr::from_ptr(symbol.cast::<c_char>()) }.to_string_lossy();
     let (other, own) = (file_of(symbol), file_of((&raw const STATE).cast()));
@@ -63,12 +63,6 @@ pub(crate) fn report_duplicate() {
 
 /// The file of the library that contains an address.
 fn file_of(address: *const c_void) -> String {
-    // SAFETY: all zeros is a valid value of this plain struct of addresses.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: `info` is writable; `dladdr` accepts any address.
-    if unsafe { libc::dladdr(address, &raw mut info) } == 0 || info.dli_fname.is_null() {
-        return "libxsched.so".to_owned();
-    }
-    // SAFETY: the loader's C string for a loaded library.
-    unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy().into_owned()
+    let file = LoadedLibrary::containing(address).and_then(LoadedLibrary::file);
+    file.map_or_else(|| "libxsched.so".to_owned(), |file| file.to_string_lossy().into_owned())
 }

@@ -79,10 +79,13 @@ pub(crate) trait StopPoints: Send + Sync {
 pub(crate) struct EventQueue<A: EventApi> {
     queue: RevocableHandle<Handle>,
     key: usize,
+    /// The address of the object with which the queue is destroyed; 0 if there is none.
+    owner: usize,
     device: DeviceId,
     capabilities: Capabilities,
     markers: Mutex<Markers<A>>,
     stop_points: Option<Arc<dyn StopPoints>>,
+    can_mark_from_any_thread: bool,
 }
 
 struct Markers<A: EventApi> {
@@ -101,10 +104,12 @@ impl<A: EventApi> EventQueue<A> {
         Self {
             queue: RevocableHandle::new(queue),
             key: queue.addr(),
+            owner: 0,
             device,
             capabilities,
             markers,
             stop_points: None,
+            can_mark_from_any_thread: true,
         }
     }
 
@@ -112,6 +117,16 @@ impl<A: EventApi> EventQueue<A> {
     pub(crate) fn with_stop_points(self, stop_points: Result<Arc<dyn StopPoints>, String>) -> Self {
         let cost = stop_points.as_ref().map(|_| LevelCost::default()).map_err(Clone::clone);
         Self { stop_points: stop_points.ok(), capabilities: self.capabilities.with_deactivate(cost), ..self }
+    }
+
+    /// The same queue, which is destroyed together with the object at this address.
+    pub(crate) fn owned_by(self, owner: usize) -> Self {
+        Self { owner, ..self }
+    }
+
+    /// The same queue, which only the launching thread may mark: the vendor does not allow two threads to use it at once.
+    pub(crate) fn marked_by_launching_thread(self) -> Self {
+        Self { can_mark_from_any_thread: false, ..self }
     }
 
     fn markers(&self) -> MutexGuard<'_, Markers<A>> {
@@ -145,6 +160,10 @@ impl<A: EventApi> VendorQueue for EventQueue<A> {
         drop(markers);
         self.resume();
         event_wait_lists::forget_queue(self.key);
+    }
+
+    fn belongs_to(&self, owner: usize) -> bool {
+        self.owner == owner && owner != 0
     }
 }
 
@@ -184,6 +203,10 @@ impl<A: EventApi> HwQueue for EventQueue<A> {
             markers.completed = Progress { marker, at };
         }
         markers.completed
+    }
+
+    fn can_mark_from_any_thread(&self) -> bool {
+        self.can_mark_from_any_thread
     }
 
     fn check_waitable(&self) -> Result<(), HalError> {

@@ -6,12 +6,12 @@
 //! on its account.
 
 use std::ffi::c_uint;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use xsched_interpose::{Handle, run_isolated};
 
 use crate::event_queue::{Event, EventApi};
-use crate::runtime::runtime;
+use crate::runtime::{Runtime, runtime};
 
 /// The vendor's functions for events that commands wait for.
 pub(crate) trait WaitListApi: EventApi {
@@ -53,11 +53,53 @@ pub(crate) unsafe fn record_dependencies<A: WaitListApi>(queue: Handle, count: c
             }
         }
         if waits_for_the_program && let Ok(event) = Event::<A>::record(|| A::record_after(queue, events)) {
-            let is_over = Box::new(move || event.is_complete());
-            blocked().push(BlockedQueue { key: queue.addr(), is_over });
+            record_program_wait(runtime, queue, event);
+        }
+    });
+}
+
+/// Records that the work on a queue before this event may wait for the program.
+pub(crate) fn record_program_wait<A: EventApi>(runtime: &Runtime, queue: Handle, event: Event<A>) {
+    let is_over = Box::new(move || event.is_complete());
+    let mut blocked = blocked();
+    // Here too, for programs that never wait for room.
+    blocked.retain(|queue| !(queue.is_over)());
+    blocked.push(BlockedQueue { key: queue.addr(), is_over });
+    drop(blocked);
+    runtime.depends_on_any(queue.addr());
+}
+
+/// Calls `launch`, which launches work that waits for other queues. They are not known one by one, so the work counts as waiting for every
+/// queue of the program.
+pub(crate) fn launch_waiting_for_any_queue<R>(launch: impl FnOnce() -> R, queue: Handle) -> R {
+    let result = launch();
+    run_isolated(|| {
+        if let Some(runtime) = runtime().filter(|runtime| runtime.tracks_dependencies()) {
             runtime.depends_on_any(queue.addr());
         }
     });
+    result
+}
+
+/// Calls `launch`, which launches work that waits for the program. For vendors without wait lists for markers: the marker that shows when
+/// the wait is over follows the work.
+pub(crate) fn launch_waiting_for_program<A: EventApi, R>(launch: impl FnOnce() -> R, queue: Handle) -> R {
+    let marker = Arc::new(OnceLock::<Option<Event<A>>>::new());
+    run_isolated(|| {
+        let marker = Arc::clone(&marker);
+        // Not over until the marker is placed. Without a marker it is not known, and the queue counts as usual.
+        let is_over =
+            move || marker.get().is_some_and(|marker| marker.as_ref().is_none_or(Event::is_complete));
+        blocked().push(BlockedQueue { key: queue.addr(), is_over: Box::new(is_over) });
+    });
+    let result = launch();
+    run_isolated(|| {
+        let _ = marker.set(Event::record(|| A::record(queue)).ok());
+        if let Some(runtime) = runtime() {
+            runtime.depends_on_any(queue.addr());
+        }
+    });
+    result
 }
 
 /// Calls `real`, which waits for a list of events. Their queues may be idle when it returns.

@@ -10,45 +10,52 @@
 /// }
 /// ```
 /// Every name begins with the prefix. If the vendor's function cannot be found, a hook returns the given code of the vendor, or
-/// null if it returns a pointer or a handle.
+/// null if it returns a pointer or a handle. No function has a floating point argument.
 ///
 /// A hook calls its handler, here `launch(real, queue, kernel, argument)`. `real()` calls the vendor's function with the same
-/// arguments; the handler calls it exactly once. Calls from inside the vendor's library or from inside a hook go straight to
-/// the vendor's function.
+/// arguments; the handler calls it exactly once. Calls from inside the vendor's library or from inside a hook of this list go
+/// straight to the vendor's function.
 ///
-/// The macro also defines `LIBRARY`, for the loader's look-up functions and for [`functions`].
+/// The platform's `VENDOR` says which library is the vendor's own. The macro also defines `LIBRARY`, for the loader's look-up
+/// functions and for [`functions`].
 macro_rules! hooks {
     (
         prefix $prefix:literal;
         if missing return $missing:expr;
         $( $(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) -> $result:ty = $handler:expr; )*
     ) => {
-        $(
-            $(#[$doc])*
-            ///
-            /// # Safety
-            /// The caller obeys the contract of the vendor's function of this name.
-            #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C" fn $name($($argument: $kind),*) -> $result {
-                // SAFETY: the list declares the type of the vendor's header. The loader, or a look-up function of the vendor,
-                // returned the address for this name.
-                let Some(real) = (unsafe { real::$name.get(crate::loader::next_definition) }) else {
-                    return crate::hooks::MissingFunction::result($missing);
-                };
-                // SAFETY: the caller vouches for the arguments, which are forwarded unchanged.
-                let real = || unsafe { real($($argument),*) };
-                if crate::duplicate_library::is_inactive_duplicate() {
-                    return real();
-                }
-                match ::xsched_interpose::OutermostHook::enter() {
-                    Some(_outermost) => {
-                        #[allow(clippy::redundant_closure_call, reason = "the handler may be a closure")]
-                        ($handler)(real, $($argument),*)
+        /// The hooks.
+        #[allow(non_snake_case, reason = "the vendor's names")]
+        mod hooked {
+            use super::*;
+            $(
+                $(#[$doc])*
+                ///
+                /// # Safety
+                /// The caller obeys the contract of the vendor's function of this name.
+                pub(crate) unsafe extern "C" fn $name($($argument: $kind),*) -> $result {
+                    const DOMAIN: ::xsched_interpose::HookDomain = crate::platforms::hook_domain(module_path!());
+                    let look_up = |name| crate::loader::next_definition(name, &VENDOR);
+                    // SAFETY: the list declares the type of the vendor's header. The loader, or a look-up function of the
+                    // vendor, returned the address for this name.
+                    let Some(real) = (unsafe { real::$name.get(look_up) }) else {
+                        return crate::hooks::MissingFunction::result($missing);
+                    };
+                    // SAFETY: the caller vouches for the arguments, which are forwarded unchanged.
+                    let real = || unsafe { real($($argument),*) };
+                    if crate::duplicate_library::is_inactive_duplicate() {
+                        return real();
                     }
-                    None => real(),
+                    match ::xsched_interpose::OutermostHook::enter(DOMAIN) {
+                        Some(_outermost) => {
+                            #[allow(clippy::redundant_closure_call, reason = "the handler may be a closure")]
+                            ($handler)(real, $($argument),*)
+                        }
+                        None => real(),
+                    }
                 }
-            }
-        )*
+            )*
+        }
 
         /// The vendor's functions.
         #[allow(non_upper_case_globals, reason = "the vendor's names")]
@@ -60,17 +67,102 @@ macro_rules! hooks {
             )*
         }
 
+        /// The description of each hook.
+        #[allow(non_upper_case_globals, reason = "the vendor's names")]
+        mod hook {
+            use super::*;
+            $(
+                pub(super) static $name: crate::loader::Hook = crate::loader::Hook {
+                    name: crate::hooks::c_name(concat!(stringify!($name), "\0")),
+                    library: &LIBRARY,
+                    exported: exported::$name as *const ::std::ffi::c_void,
+                    hooked: hooked::$name as *const ::std::ffi::c_void,
+                    real: real::$name.address(),
+                };
+            )*
+        }
+
+        /// The exports that programs call by name.
+        #[allow(non_snake_case, reason = "the vendor's names")]
+        mod exported {
+            use super::*;
+            $( crate::hooks::export! { $name, hook::$name, crate::loader::select_target } )*
+        }
+
         /// The vendor's library and its hooks.
-        pub(crate) static LIBRARY: crate::loader::VendorLibrary = crate::loader::VendorLibrary::new($prefix, &[ $(
-            crate::loader::Hook {
-                name: crate::hooks::c_name(concat!(stringify!($name), "\0")),
-                exported: $name as *const ::std::ffi::c_void,
-                real: real::$name.address(),
-            }
-        ),* ]);
+        pub(crate) static LIBRARY: crate::loader::VendorLibrary =
+            crate::loader::VendorLibrary::new($prefix, &VENDOR, &[ $( &hook::$name ),* ]);
     };
 }
 pub(crate) use hooks;
+
+/// Exports a function that programs call by name: it calls `$select` with the return address of the call and the description of
+/// the hook, and jumps to the function that this returns, with the caller's registers and stack unchanged.
+macro_rules! export {
+    ($name:ident, $hook:path, $select:path) => {
+        /// # Safety
+        /// As for the vendor's function of this name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub(super) unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            ::std::arch::naked_asm!(
+                // Six registers hold arguments. No function of the lists has a floating point argument.
+                "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9",
+                "sub rsp, 8",
+                // The caller's return address.
+                "mov rdi, qword ptr [rsp + 56]",
+                "lea rsi, [rip + {hook}]",
+                "call {select}",
+                "add rsp, 8",
+                "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+                "jmp rax",
+                hook = sym $hook,
+                select = sym $select,
+            );
+            #[cfg(target_arch = "aarch64")]
+            ::std::arch::naked_asm!(
+                // Eight registers hold arguments. No function of the lists has a floating point argument.
+                "stp x29, x30, [sp, #-80]!",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]", "stp x6, x7, [sp, #64]",
+                // The caller's return address.
+                "mov x0, x30",
+                "adrp x1, {hook}",
+                "add x1, x1, :lo12:{hook}",
+                "bl {select}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]", "ldp x4, x5, [sp, #48]", "ldp x6, x7, [sp, #64]",
+                "ldp x29, x30, [sp], #80",
+                "br x16",
+                hook = sym $hook,
+                select = sym $select,
+            );
+        }
+    };
+}
+pub(crate) use export;
+
+/// How many copies of a vendor's library have hooks of their own. Calls to further copies are only forwarded.
+pub(crate) const MAX_COPIES: usize = 8;
+
+/// One instance of a hook for each of [`MAX_COPIES`]; the compiler checks the number.
+macro_rules! for_each_copy {
+    ($hook:path) => {{
+        use $hook as hook;
+        [
+            hook::<0> as *const ::std::ffi::c_void,
+            hook::<1> as *const ::std::ffi::c_void,
+            hook::<2> as *const ::std::ffi::c_void,
+            hook::<3> as *const ::std::ffi::c_void,
+            hook::<4> as *const ::std::ffi::c_void,
+            hook::<5> as *const ::std::ffi::c_void,
+            hook::<6> as *const ::std::ffi::c_void,
+            hook::<7> as *const ::std::ffi::c_void,
+        ]
+    }};
+}
+pub(crate) use for_each_copy;
 
 /// Declares functions of the vendor that the platform calls itself.
 ///

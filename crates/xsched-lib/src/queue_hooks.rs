@@ -3,11 +3,14 @@
 //! Each function takes `real`, which calls the vendor's function with the program's arguments, calls it exactly once, and
 //! returns its result.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
+use xsched_core::Nanos;
 use xsched_interpose::{Handle, forward_once, run_isolated};
 use xsched_ipc::ScheduledQueue;
 
+use crate::deferral::waits;
 use crate::driver_callbacks;
 use crate::runtime::runtime;
 use crate::tracked_queue::{TrackedQueue, VendorQueue};
@@ -116,4 +119,39 @@ pub(crate) fn synchronize<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
             path.synchronized(call);
         }
     })
+}
+
+/// Calls `real`, which returns 0 if the work of the queue with this key has completed, and may return before that. Success marks the queue idle,
+/// as a synchronization does.
+pub(crate) fn query(real: impl FnOnce() -> i32, key: Option<usize>) -> i32 {
+    let Some(runtime) = runtime() else { return real() };
+    let is_complete = Cell::new(false);
+    let real = || {
+        let code = real();
+        is_complete.set(code == 0);
+        code
+    };
+    forward_once(real, |call| {
+        if let Some(queue) = key.and_then(|key| runtime.queue(key)) {
+            queue.query(&mut || {
+                call();
+                is_complete.get()
+            });
+        }
+    })
+}
+
+/// Calls `real`, which waits for some work of the program, or queries whether it has completed; `has_completed` tells from the result.
+/// That may have been the last work of a queue, so the queues are polled.
+pub(crate) fn after_wait<R>(real: impl FnOnce() -> R, has_completed: impl FnOnce(&R) -> bool) -> R {
+    let begun = Nanos::now();
+    let result = waits(real);
+    run_isolated(|| {
+        if has_completed(&result)
+            && let Some(runtime) = runtime()
+        {
+            runtime.poll_soon(begun);
+        }
+    });
+    result
 }

@@ -1,21 +1,24 @@
-//! The state that all hooks share, from the program's first queue to its exit.
+//! The state that all hooks share, from the program's first queue or allocation to its exit.
 //!
 //! ```text
-//!   not started ──first queue──► running ──exit──► ended          not wanted, ended: hooks only forward
+//!   not started ──first use────► running ──exit──► ended          not wanted, ended: hooks only forward
 //!      ▲    └──► not wanted ──C API──► ▲│
 //!      └────── child of a fork ◄────────┘   the parent's runtime is abandoned: its threads and its page are the parent's
 //! ```
-//! The runtime starts with the first queue if the environment requests scheduling, otherwise with the first call of the C
-//! interface.
+//! The runtime starts with the first queue or the first allocation of device memory if the environment requests scheduling,
+//! otherwise with the first call of the C interface.
 
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use xsched_core::{DeviceId, LevelRequest};
+use xsched_core::deferral::DEFAULT_SLACK;
+use xsched_core::{DeviceId, LevelRequest, Nanos};
 use xsched_interpose::{Guard, HandleTable, lifetime, run_isolated};
 use xsched_ipc::environment::{Environment, Scheduler};
-use xsched_ipc::report::{Severity, report};
+use xsched_ipc::ignored_variables::ignored_variables;
+use xsched_ipc::memory::{self, MemoryAccount};
+use xsched_ipc::report::{Severity, report, report_to_user};
 use xsched_ipc::{Client, ClientInfo, JoinError, ScheduledQueue, SchedulerError, socket};
 
 use crate::api::Handles;
@@ -31,6 +34,8 @@ pub(crate) struct Runtime {
     queues: HandleTable<TrackedQueue>,
     /// The handles of the C interface.
     handles: Handles,
+    /// The program has allocated device memory, or asked for its size.
+    is_memory_counted: AtomicBool,
 }
 
 /// Null: not started. [`NOT_WANTED`] and [`ENDED`]: no runtime. Otherwise a runtime that is never freed.
@@ -86,19 +91,40 @@ pub(crate) fn existing_runtime() -> Option<&'static Runtime> {
     at(RUNTIME.load(Ordering::Acquire))
 }
 
+/// The account of the program's device memory, with the limits in force: the first call reads the environment, and joins the service
+/// if it schedules the program, because a limit has to hold from the first allocation on.
+#[inline]
+pub(crate) fn memory_account() -> &'static MemoryAccount {
+    if let Some(runtime) = runtime()
+        && !runtime.is_memory_counted.load(Ordering::Acquire)
+    {
+        run_isolated(|| runtime.client.connect_to_service());
+        runtime.is_memory_counted.store(true, Ordering::Release);
+    }
+    memory::account()
+}
+
 /// Replaces `before` by the runtime that `create` returns, or by [`NOT_WANTED`], unless another thread has replaced it.
 #[cold]
 fn start(before: *mut Runtime, create: impl FnOnce(Environment) -> Option<Runtime>) {
     if !register_handlers() {
         return;
     }
-    let warn = |line: String| report(Severity::Warning, format_args!("{line}"));
+    let warn = |_: &str, line: String| report(Severity::Warning, format_args!("{line}"));
     let environment = Environment::read(|name| std::env::var(name).ok(), warn);
+    for (name, why) in ignored_variables(|name| std::env::var_os(name).is_some()) {
+        report(Severity::Debug, format_args!("{name} has no effect: {why}"));
+    }
+    memory::account().set_limit(environment.memory);
     let new = create(environment).map_or(NOT_WANTED, |runtime| Box::into_raw(Box::new(runtime)));
     let stored = RUNTIME.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
     if stored.is_err() && new != NOT_WANTED {
         // SAFETY: allocated above, and not shared.
         drop(unsafe { Box::from_raw(new) });
+    } else if let Some(runtime) = at(new) {
+        // After it was stored: a communicator that another thread creates meanwhile is published by that thread.
+        crate::collectives::publish(runtime);
+        crate::deferral::apply(runtime.client.deferral());
     }
 }
 
@@ -110,11 +136,14 @@ fn register_handlers() -> bool {
     }
     // A panic of the library goes to its log: the standard error stream belongs to the program.
     std::panic::set_hook(Box::new(|panic| report(Severity::Error, format_args!("internal error: {panic}"))));
-    lifetime::at_fork_in_child(detach_in_child) && lifetime::at_exit(end)
+    lifetime::at_fork_in_child(detach_in_child)
+        && crate::loader::register_fork_handlers()
+        && lifetime::at_exit(end)
 }
 
 /// In a forked child: the next queue of the child starts a new runtime.
 extern "C" fn detach_in_child() {
+    memory::account().detach_in_child();
     if let Some(runtime) = existing_runtime() {
         RUNTIME.store(ptr::null_mut(), Ordering::Release);
         // It is never dropped, neither here nor in the parent.
@@ -156,12 +185,20 @@ impl Runtime {
             }
         };
         let client = client.or_else(|error| {
-            report(Severity::Error, format_args!("running unscheduled: {error}"));
+            static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+            report_to_user(&IS_REPORTED, format_args!("running unscheduled: {error}"));
             Client::unscheduled()
         });
         let client = client.ok()?;
         crate::duplicate_library::report_duplicate();
-        Some(Self { environment, client, queues: HandleTable::default(), handles: Handles::default() })
+        client.deferral().set_slack(environment.slack.unwrap_or(DEFAULT_SLACK));
+        Some(Self {
+            environment,
+            client,
+            queues: HandleTable::default(),
+            handles: Handles::default(),
+            is_memory_counted: AtomicBool::new(false),
+        })
     }
 
     /// The settings from the environment.
@@ -184,7 +221,7 @@ impl Runtime {
         client_info(&self.environment)
     }
 
-    /// The state of a tracked queue. A thread can hold one guard at a time.
+    /// The state of a tracked queue. A thread can hold four guards at a time.
     #[inline]
     pub(crate) fn queue(&self, key: usize) -> Option<Guard<'_, TrackedQueue>> {
         self.queues.get(key)
@@ -234,7 +271,8 @@ impl Runtime {
         let hw: Arc<dyn VendorQueue> = Arc::new(hw);
         let scheduled = self.schedule(&hw, self.environment.level);
         if let Err(error) = &scheduled {
-            report(Severity::Error, format_args!("a queue runs unscheduled: {error}"));
+            static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+            report_to_user(&IS_REPORTED, format_args!("a queue runs unscheduled: {error}"));
         }
         self.queues.insert(key, TrackedQueue::new(hw, scheduled.ok())).is_ok()
     }
@@ -321,9 +359,9 @@ impl Runtime {
         self.client.synchronized(device, real, |()| true);
     }
 
-    /// The program has observed the completion of some work: the enforcer thread checks soon which queues are idle.
-    pub(crate) fn poll_soon(&self) {
-        self.client.poll_soon();
+    /// The program has observed the completion of some work, for which it has waited since `begun`: the enforcer thread checks soon which queues are idle.
+    pub(crate) fn poll_soon(&self, begun: Nanos) {
+        self.client.poll_soon(begun);
     }
 
     /// The program has waited for work on a queue, which may be idle now.
@@ -362,5 +400,8 @@ fn client_info(environment: &Environment) -> ClientInfo {
         sockets: socket::candidates(),
         name: environment.name.clone(),
         hint_request: environment.hint_request.clone(),
+        grant_token: environment.grant_token.clone(),
+        memory_group: environment.memory.and(environment.memory_group.clone()),
+        memory: Some(memory::account()),
     }
 }

@@ -12,17 +12,20 @@
 extern "C" {
 #endif
 
-/* As the vendor's own header declares it. */
-struct CUstream_st;
+#ifdef __GNUC__
+#pragma GCC system_header
+#endif
+/* As the vendor's own header declares it, which may be included before or after this one. */
+typedef struct CUstream_st *CUstream;
 
 /**
  * Creates a handle for a CUDA stream. The stream's context, or for a default stream a context of the same device, has to
  * be usable on this thread. The stream has to outlive the handle.
  */
-XResult CudaQueueCreate(HwQueueHandle *hwq, struct CUstream_st *stream);
+XResult CudaQueueCreate(HwQueueHandle *hwq, CUstream stream);
 
 /** Returns the handle that was created for a stream. */
-XResult CudaQueueGet(HwQueueHandle *hwq, struct CUstream_st *stream);
+XResult CudaQueueGet(HwQueueHandle *hwq, CUstream stream);
 
 #ifdef __cplusplus
 }

@@ -12,11 +12,14 @@
 extern "C" {
 #endif
 
-/* As the vendor's own header declares it. */
-struct ihipStream_t;
+#ifdef __GNUC__
+#pragma GCC system_header
+#endif
+/* As the vendor's own header declares it, which may be included before or after this one. */
+typedef struct ihipStream_t *hipStream_t;
 
 /** Creates a handle for a HIP stream. The stream has to outlive the handle. */
-XResult HipQueueCreate(HwQueueHandle *hwq, struct ihipStream_t *stream);
+XResult HipQueueCreate(HwQueueHandle *hwq, hipStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -12,11 +12,14 @@
 extern "C" {
 #endif
 
-/* As the vendor's own header declares it. */
-struct _cl_command_queue;
+#ifdef __GNUC__
+#pragma GCC system_header
+#endif
+/* As the vendor's own header declares it, which may be included before or after this one. */
+typedef struct _cl_command_queue *cl_command_queue;
 
 /** Creates a handle for an OpenCL command queue. The queue has to outlive the handle. */
-XResult OclQueueCreate(HwQueueHandle *hwq, struct _cl_command_queue *cmdq);
+XResult OclQueueCreate(HwQueueHandle *hwq, cl_command_queue cmdq);
 
 #ifdef __cplusplus
 }

@@ -12,11 +12,14 @@
 extern "C" {
 #endif
 
-/* As the vendor's own header declares it. */
-struct xsim_queue;
+#ifdef __GNUC__
+#pragma GCC system_header
+#endif
+/* As the vendor's own header declares it, which may be included before or after this one. */
+typedef struct xsim_queue *xsim_queue_t;
 
 /** Creates a handle for a queue of the simulated device. The queue has to outlive the handle. */
-XResult XsimQueueCreate(HwQueueHandle *hwq, struct xsim_queue *queue);
+XResult XsimQueueCreate(HwQueueHandle *hwq, xsim_queue_t queue);
 
 #ifdef __cplusplus
 }

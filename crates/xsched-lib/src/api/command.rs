@@ -11,7 +11,7 @@ use xsched_interpose::OutermostHook;
 use super::api;
 use super::failure::{ApiResult, Failure};
 use super::handles::{HandleKind, null_result_pointer, write_result};
-use super::types::{HwCommandHandle, HwQueueHandle, Launch, XResult, kXSchedSuccess};
+use super::types::{HwCommandHandle, HwQueueHandle, LaunchCallback, XResult, kXSchedSuccess};
 use crate::runtime::{existing_runtime, runtime_for_api};
 
 /// A function of the program and its argument.
@@ -61,7 +61,7 @@ impl Command {
 
     /// Calls the program's function for an XQueue that may launch: the launches of the function pass no gate again.
     pub(super) fn call_for(&self, queue: u64, hw_queue: HwQueueHandle) {
-        let _outermost = OutermostHook::enter();
+        let _outermost = OutermostHook::enter_all();
         let before = RUNNING.try_with(|running| running.replace(queue));
         self.call(hw_queue);
         let _ = RUNNING.try_with(|running| running.set(before.unwrap_or(0)));
@@ -103,13 +103,13 @@ api! {
     ///
     /// The function is called on a thread of XSched, or on the submitting thread if the XQueue was created with
     /// kQueueCreateFlagBlockingSubmit. It must not throw. A command may be submitted again, also while it is waiting.
-    fn HwCommandCreateCallback(cmd: *mut HwCommandHandle, launch: Launch, data: *mut c_void) = create;
+    fn HwCommandCreateCallback(cmd: *mut HwCommandHandle, launch: LaunchCallback, data: *mut c_void) = create;
 
     /// Destroys a command. A submission that is waiting is still launched: keep `data` until then.
     fn HwCommandDestroy(cmd: HwCommandHandle) = destroy;
 }
 
-fn create(cmd: *mut HwCommandHandle, launch: Launch, data: *mut c_void) -> ApiResult {
+fn create(cmd: *mut HwCommandHandle, launch: LaunchCallback, data: *mut c_void) -> ApiResult {
     let launch = launch.ok_or_else(|| Failure::invalid("the function is a null pointer"))?;
     if cmd.is_null() {
         return Err(null_result_pointer());

@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::types::{ENUMS, MACROS};
+use super::types::{ENUMS, HINT_TYPES, HintType};
 use super::{command, extra, hint, hwqueue, xqueue};
 use crate::platforms::PLATFORMS;
 
@@ -33,10 +33,16 @@ pub(crate) struct PlatformHeader {
     pub(crate) path: &'static str,
     /// The first line of the file.
     pub(crate) about: &'static str,
-    /// The vendor's queue type in `api.rs`, and the tag of the C struct that it points to.
+    /// The vendor's queue type in `api.rs`, and the tag of the C struct that it points to, or `void`. The tag of another type `X_handle_t` is
+    /// `_X_handle_t`.
     pub(crate) queue_type: (&'static str, &'static str),
     /// The functions, in the order in which they are declared.
     pub(crate) functions: &'static [Function],
+}
+
+impl PlatformHeader {
+    /// For platforms without C functions, which have no header.
+    pub(crate) const NONE: Self = Self { path: "", about: "", queue_type: ("", ""), functions: &[] };
 }
 
 /// One file.
@@ -68,13 +74,6 @@ fn comment(lines: &[&str], indent: &str) -> String {
 /// A name with its type, as C declares both.
 fn declare(name: &str, kind: &str) -> String {
     let pointer_to = |what: &str| format!("{what} *{name}");
-    if kind == "Launch" {
-        return format!("XResult (*{name})(HwQueueHandle hwq, void *data)");
-    }
-    let mut queue_types = PLATFORMS.iter().map(|platform| platform.header.queue_type);
-    if let Some((_, tag)) = queue_types.find(|(queue, _)| *queue == kind) {
-        return pointer_to(&format!("struct {tag}"));
-    }
     match kind.strip_prefix("*mut ") {
         Some("c_void") => pointer_to("void"),
         Some(what) => pointer_to(what),
@@ -115,13 +114,20 @@ typedef uint64_t HwQueueHandle;
 /** A command. 0 is invalid. */
 typedef uint64_t HwCommandHandle;
 ";
-    let enums: Vec<_> = ENUMS.iter().map(enumeration).collect();
-    format!("{handles}\n{}", enums.join("\n"))
+    let launch = "\
+/** The function of a command. `hwq` is the hardware queue to launch on, `data` what the command was created with. */
+typedef XResult (*LaunchCallback)(HwQueueHandle hwq, void *data);
+";
+    let mut parts = vec![handles.to_owned()];
+    parts.extend(ENUMS.iter().map(enumeration));
+    parts.push(launch.to_owned());
+    parts.extend(HINT_TYPES.iter().map(hint_type));
+    parts.join("\n")
 }
 
-fn macros() -> String {
-    let mut text = String::new();
-    for (name, value, about) in MACROS {
+fn hint_type(hint: &HintType) -> String {
+    let mut text = format!("{}typedef {} {};\n", comment(&[hint.about], ""), hint.of, hint.name);
+    for (name, value, about) in hint.macros {
         let about = if about.is_empty() { String::new() } else { format!("/** {about} */\n") };
         let _ = writeln!(text, "{about}#define {name} {value}");
     }
@@ -133,9 +139,25 @@ fn platform(header: &'static PlatformHeader) -> Header {
         path: header.path,
         about: header.about,
         includes: &["\"xsched/types.h\""],
-        types: format!("/* As the vendor's own header declares it. */\nstruct {};\n", header.queue_type.1),
+        types: vendor_types(header),
         functions: vec![header.functions],
     }
+}
+
+/// The vendor's types, declared as in the vendor's own header, which may be included before or after this one.
+fn vendor_types(header: &PlatformHeader) -> String {
+    // C before C11 allows one declaration of a type only. Compilers do not insist on that in system headers.
+    let mut text = "#ifdef __GNUC__\n#pragma GCC system_header\n#endif\n\
+         /* As the vendor's own header declares it, which may be included before or after this one. */\n"
+        .to_owned();
+    let (name, tag) = header.queue_type;
+    let target = if tag == "void" { "void".to_owned() } else { format!("struct {tag}") };
+    let _ = writeln!(text, "typedef {target} *{name};");
+    let others = header.functions.iter().flat_map(|function| function.arguments).map(|(_, kind)| *kind);
+    for other in others.filter(|kind| kind.ends_with("_handle_t") && *kind != name) {
+        let _ = writeln!(text, "typedef struct _{other} *{other};");
+    }
+    text
 }
 
 fn headers() -> Vec<Header> {
@@ -143,7 +165,7 @@ fn headers() -> Vec<Header> {
         Header {
             path: "types.h",
             about: "XSched: types and values.",
-            includes: &["<stdint.h>"],
+            includes: &["<stddef.h>", "<stdint.h>"],
             types: types(),
             functions: vec![],
         },
@@ -157,8 +179,8 @@ fn headers() -> Vec<Header> {
         Header {
             path: "hint.h",
             about: "XSched: hints for the scheduler. A hint is in effect when its function returns.",
-            includes: &["<stddef.h>", "\"xsched/types.h\""],
-            types: macros(),
+            includes: &["\"xsched/types.h\""],
+            types: String::new(),
             functions: vec![hint::FUNCTIONS],
         },
         Header {
@@ -181,7 +203,9 @@ fn headers() -> Vec<Header> {
             functions: vec![],
         },
     ];
-    headers.extend(PLATFORMS.iter().map(|registered| platform(registered.header)));
+    let with_functions =
+        PLATFORMS.iter().map(|registered| registered.header).filter(|header| !header.functions.is_empty());
+    headers.extend(with_functions.map(platform));
     headers
 }
 
@@ -207,6 +231,20 @@ fn print(header: &Header) -> String {
     }
     let _ = write!(text, "\n#endif\n");
     text
+}
+
+fn header(path: &str) -> Option<Header> {
+    headers().into_iter().find(|header| header.path == path)
+}
+
+/// The functions that a header declares.
+pub(super) fn all_functions(path: &str) -> Vec<&'static Function> {
+    header(path).map_or_else(Vec::new, |header| header.functions.into_iter().flatten().collect())
+}
+
+/// The text of a header.
+pub(super) fn header_text(path: &str) -> String {
+    header(path).map_or_else(String::new, |header| print(&header))
 }
 
 #[test]

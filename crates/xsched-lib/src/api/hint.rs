@@ -1,13 +1,13 @@
 //! Hints of the program for the scheduler. A hint is in effect when its function returns.
 
-use xsched_core::Timeslice;
+use xsched_core::Timeslice as TimesliceValue;
 use xsched_ipc::protocol::HintRequest;
 use xsched_policy::POLICIES;
 
 use super::failure::{ApiResult, Failure};
 use super::types::{
-    TIMESLICE_MAX, XPolicyType, XQueueHandle, XSchedulerType, int32_t, int64_t, kSchedulerAppManaged,
-    kSchedulerGlobal, kSchedulerLocal, size_t,
+    Deadline, Laxity, Priority, TIMESLICE_MAX, Timeslice, Utilization, XPolicyType, XQueueHandle,
+    XSchedulerType, kSchedulerAppManaged, kSchedulerGlobal, kSchedulerLocal, size_t,
 };
 use super::{api, xqueue};
 use crate::runtime::{Runtime, runtime_for_api};
@@ -21,21 +21,21 @@ api! {
     ///
     /// The queues of a program are one task until one of them gets a hint of its own. kXSchedErrorNotAllowed if the service
     /// does not allow the user this priority.
-    fn XHintPriority(xq: XQueueHandle, prio: int32_t) = priority;
+    fn XHintPriority(xq: XQueueHandle, prio: Priority) = priority;
 
     /// Requests a share of the device for the queue, in percent, UTILIZATION_MIN to UTILIZATION_MAX.
-    fn XHintUtilization(xq: XQueueHandle, util: int32_t) = share;
+    fn XHintUtilization(xq: XQueueHandle, util: Utilization) = share;
 
     /// Sets the time slice in microseconds, TIMESLICE_MIN to TIMESLICE_MAX, for policies with time slices.
     /// TIMESLICE_UNLIMITED stands for TIMESLICE_MAX. The service changes its time slice only if its configuration allows it.
-    fn XHintTimeslice(ts_us: int64_t) = timeslice;
+    fn XHintTimeslice(ts_us: Timeslice) = timeslice;
 
     /// Sets how long the queue's work can wait, in microseconds, and its priority before and after that time. NO_LAXITY removes
     /// the hint.
-    fn XHintLaxity(xq: XQueueHandle, lax_us: int64_t, lax_prio: int32_t, crit_prio: int32_t) = laxity;
+    fn XHintLaxity(xq: XQueueHandle, lax_us: Laxity, lax_prio: Priority, crit_prio: Priority) = laxity;
 
     /// Sets the deadline of the queue's work in microseconds after the queue becomes busy. NO_DEADLINE removes the hint.
-    fn XHintDeadline(xq: XQueueHandle, ddl_us: int64_t) = deadline;
+    fn XHintDeadline(xq: XQueueHandle, ddl_us: Deadline) = deadline;
 
     /// Sets how many queues run at once under kPolicyKEarliestDeadlineFirst, at least 1.
     fn XHintKDeadline(k: size_t) = k_deadline;
@@ -75,28 +75,28 @@ fn hint(xq: XQueueHandle, hint_request: &HintRequest) -> ApiResult {
     Ok(xqueue::get(xq)?.scheduled().hint(hint_request)?)
 }
 
-fn priority(xq: XQueueHandle, prio: int32_t) -> ApiResult {
+fn priority(xq: XQueueHandle, prio: Priority) -> ApiResult {
     hint(xq, &HintRequest { priority: Some(prio.into()), ..HintRequest::default() })
 }
 
-fn share(xq: XQueueHandle, util: int32_t) -> ApiResult {
+fn share(xq: XQueueHandle, util: Utilization) -> ApiResult {
     hint(xq, &HintRequest { share: Some(util.into()), ..HintRequest::default() })
 }
 
-fn laxity(xq: XQueueHandle, lax_us: int64_t, lax_prio: int32_t, crit_prio: int32_t) -> ApiResult {
+fn laxity(xq: XQueueHandle, lax_us: Laxity, lax_prio: Priority, crit_prio: Priority) -> ApiResult {
     hint(
         xq,
         &HintRequest { laxity: Some((lax_us, lax_prio.into(), crit_prio.into())), ..HintRequest::default() },
     )
 }
 
-fn deadline(xq: XQueueHandle, ddl_us: int64_t) -> ApiResult {
+fn deadline(xq: XQueueHandle, ddl_us: Deadline) -> ApiResult {
     hint(xq, &HintRequest { deadline_us: Some(ddl_us), ..HintRequest::default() })
 }
 
-fn timeslice(ts_us: int64_t) -> ApiResult {
+fn timeslice(ts_us: Timeslice) -> ApiResult {
     let unlimited = ts_us == u64::MAX.cast_signed();
-    let timeslice = Timeslice::from_micros(if unlimited { TIMESLICE_MAX } else { ts_us })?;
+    let timeslice = TimesliceValue::from_micros(if unlimited { TIMESLICE_MAX } else { ts_us })?;
     Ok(runtime()?.client().configure(|params| params.timeslice = timeslice)?)
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn create_hw_queue(hwq: *mut HwQueueHandle, find: impl FnOnce() -> Op
     }
     let runtime = runtime_for_api().ok_or_else(Failure::process_exiting)?;
     // The calls of `find` to the vendor's library pass no hook.
-    let _outermost = OutermostHook::enter();
+    let _outermost = OutermostHook::enter_all();
     let ApiQueue { key, open } = find().ok_or_else(unusable_queue)?;
     let mut by_key = runtime.handles().by_key();
     let handle = if let Some(handle) = by_key.get(&key) {
@@ -75,7 +75,7 @@ pub(crate) fn find_hw_queue(hwq: *mut HwQueueHandle, find: impl FnOnce() -> Opti
         return Err(null_result_pointer());
     }
     let runtime = existing_runtime().ok_or_else(no_hw_queue)?;
-    let _outermost = OutermostHook::enter();
+    let _outermost = OutermostHook::enter_all();
     let ApiQueue { key, .. } = find().ok_or_else(unusable_queue)?;
     let handle = runtime.handles().by_key().get(&key).copied().ok_or_else(no_hw_queue)?;
     // SAFETY: the program guarantees that `hwq` may be written.
@@ -129,7 +129,7 @@ fn launch(hwq: HwQueueHandle, cmd: HwCommandHandle) -> ApiResult {
 
 fn synchronize(hwq: HwQueueHandle) -> ApiResult {
     let (runtime, hw_queue) = get(hwq)?;
-    let _outermost = OutermostHook::enter();
+    let _outermost = OutermostHook::enter_all();
     match hw_queue.scheduled(runtime) {
         Some(queue) => queue.launch_path().synchronized(|| hw_queue.hw.synchronize())?,
         None => hw_queue.hw.synchronize()?,

@@ -20,6 +20,8 @@ mod handles;
 pub(crate) mod header;
 mod hint;
 mod hwqueue;
+#[cfg(test)]
+mod original;
 pub(crate) mod types;
 mod xqueue;
 

@@ -13,8 +13,15 @@ pub(crate) type XQueueHandle = u64;
 pub(crate) type HwQueueHandle = u64;
 pub(crate) type HwCommandHandle = u64;
 
+pub(crate) type Priority = int32_t;
+pub(crate) type Utilization = int32_t;
+pub(crate) type Timeslice = int64_t;
+pub(crate) type Laxity = int64_t;
+pub(crate) type Deadline = int64_t;
+
 /// The function of a command, or null.
-pub(crate) type Launch = Option<unsafe extern "C" fn(hwq: HwQueueHandle, data: *mut c_void) -> XResult>;
+pub(crate) type LaunchCallback =
+    Option<unsafe extern "C" fn(hwq: HwQueueHandle, data: *mut c_void) -> XResult>;
 
 /// Defines C enums: an integer type each, and constants. An enum of C has 32 bits.
 macro_rules! enums {
@@ -165,20 +172,60 @@ enums! {
 /// The longest time slice, in microseconds.
 pub(crate) const TIMESLICE_MAX: i64 = 10_000_000;
 
-/// The macros of the headers: name, value, comment.
+/// The types of hints in the headers, each with its macros: name, value, comment.
 #[cfg(test)]
-pub(crate) const MACROS: &[(&str, &str, &str)] = &[
-    ("PRIORITY_NO_EXECUTE", "(-256)", "The queue does not run."),
-    ("PRIORITY_MIN", "(-255)", "The lowest priority."),
-    ("PRIORITY_DEFAULT", "0", "The priority of a queue without a hint."),
-    ("PRIORITY_MAX", "255", "The highest priority."),
-    ("UTILIZATION_MIN", "0", "Percent of the device's time."),
-    ("UTILIZATION_DEFAULT", "100", ""),
-    ("UTILIZATION_MAX", "100", ""),
-    ("TIMESLICE_MIN", "100", "Microseconds of a time slice."),
-    ("TIMESLICE_DEFAULT", "5000", ""),
-    ("TIMESLICE_MAX", "10000000", ""),
-    ("TIMESLICE_UNLIMITED", "UINT64_MAX", "Stands for TIMESLICE_MAX."),
-    ("NO_LAXITY", "(-1)", "Removes a laxity."),
-    ("NO_DEADLINE", "(-1)", "Removes a deadline."),
+pub(crate) const HINT_TYPES: &[HintType] = &[
+    HintType {
+        name: "Priority",
+        of: "int32_t",
+        about: "A priority; the higher one takes precedence.",
+        macros: &[
+            ("PRIORITY_NO_EXECUTE", "(-256)", "The queue does not run."),
+            ("PRIORITY_MIN", "(-255)", "The lowest priority."),
+            ("PRIORITY_DEFAULT", "0", "The priority of a queue without a hint."),
+            ("PRIORITY_MAX", "255", "The highest priority."),
+        ],
+    },
+    HintType {
+        name: "Utilization",
+        of: "int32_t",
+        about: "A requested share, in percent of the device's time.",
+        macros: &[
+            ("UTILIZATION_MIN", "0", ""),
+            ("UTILIZATION_DEFAULT", "100", ""),
+            ("UTILIZATION_MAX", "100", ""),
+        ],
+    },
+    HintType {
+        name: "Timeslice",
+        of: "int64_t",
+        about: "A time slice in microseconds.",
+        macros: &[
+            ("TIMESLICE_MIN", "100", ""),
+            ("TIMESLICE_DEFAULT", "5000", ""),
+            ("TIMESLICE_MAX", "10000000", ""),
+            ("TIMESLICE_UNLIMITED", "UINT64_MAX", "Stands for TIMESLICE_MAX."),
+        ],
+    },
+    HintType {
+        name: "Laxity",
+        of: "int64_t",
+        about: "How long work can wait, in microseconds.",
+        macros: &[("NO_LAXITY", "(-1)", "Removes a laxity.")],
+    },
+    HintType {
+        name: "Deadline",
+        of: "int64_t",
+        about: "A deadline in microseconds after the queue becomes busy.",
+        macros: &[("NO_DEADLINE", "(-1)", "Removes a deadline.")],
+    },
 ];
+
+/// The type of a hint as C declares it.
+#[cfg(test)]
+pub(crate) struct HintType {
+    pub(crate) name: &'static str,
+    pub(crate) of: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) macros: &'static [(&'static str, &'static str, &'static str)],
+}

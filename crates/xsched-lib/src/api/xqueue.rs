@@ -125,7 +125,7 @@ fn create(xq: *mut XQueueHandle, hwq: HwQueueHandle, level: int64_t, flags: int6
     let (runtime, _) = hwqueue::get(hwq)?;
     let level = checked_level(level)?;
     let flags = checked_flags(flags, kQueueCreateFlagBlockingSubmit.into(), "XQueueCreate")?;
-    let _outermost = OutermostHook::enter();
+    let _outermost = OutermostHook::enter_all();
     // Serializes creation, and excludes the destruction of the hardware queue.
     let _lock = runtime.handles().by_key();
     let (_, hw_queue) = hwqueue::get(hwq)?;
@@ -168,7 +168,7 @@ fn add_handle(
 fn destroy(xq: XQueueHandle) -> ApiResult {
     let runtime = existing_runtime().ok_or_else(|| unknown_handle::<Queue>(xq))?;
     let queue = runtime.handles().queues.remove(xq)?;
-    let _outermost = OutermostHook::enter();
+    let _outermost = OutermostHook::enter_all();
     if queue.was_scheduled {
         queue.scheduled.resume(Resume::default())?;
         if queue.scheduled.has_worker() && !command::runs_here(xq) {
@@ -212,7 +212,7 @@ fn find(xq: *mut XQueueHandle, hwq: HwQueueHandle) -> ApiResult {
 fn set_level(xq: XQueueHandle, level: XPreemptLevel) -> ApiResult {
     let queue = get(xq)?;
     let level = checked_level(level.into())?;
-    let _outermost = OutermostHook::enter();
+    let _outermost = OutermostHook::enter_all();
     queue.scheduled.set_level(level)?;
     Ok(())
 }
@@ -248,7 +248,7 @@ fn wait(xq: XQueueHandle, cmd: HwCommandHandle) -> ApiResult {
     queue.not_from_its_command()?;
     let none = || Failure::not_found("the command was not submitted to this queue, or was dropped");
     let ticket = command.ticket(xq).ok_or_else(none)?;
-    let _outermost = OutermostHook::enter();
+    let _outermost = OutermostHook::enter_all();
     match queue.scheduled.wait(&ticket)? {
         Outcome::Completed => command.result(),
         Outcome::Dropped => Err(none()),
@@ -258,13 +258,13 @@ fn wait(xq: XQueueHandle, cmd: HwCommandHandle) -> ApiResult {
 fn wait_all(xq: XQueueHandle) -> ApiResult {
     let queue = get(xq)?;
     queue.not_from_its_command()?;
-    let _outermost = OutermostHook::enter();
+    let _outermost = OutermostHook::enter_all();
     Ok(queue.scheduled.wait_all()?)
 }
 
 fn query(xq: XQueueHandle, state: *mut XQueueState) -> ApiResult {
     let queue = get(xq)?;
-    let _outermost = OutermostHook::enter();
+    let _outermost = OutermostHook::enter_all();
     // SAFETY: the program guarantees that `state` may be written.
     unsafe { write_result(state, queue.scheduled.state() as XQueueState) }
 }
@@ -274,7 +274,7 @@ fn suspend(xq: XQueueHandle, flags: int64_t) -> ApiResult {
     let known = kQueueSuspendFlagSyncHwQueue | kQueueSuspendFlagWaitAll | kQueueSuspendFlagWaitIdle;
     let flags = checked_flags(flags, known.into(), "XQueueSuspend")?;
     let has = |flag: i32| flags & int64_t::from(flag) != 0;
-    let _outermost = OutermostHook::enter();
+    let _outermost = OutermostHook::enter_all();
     if command::runs_here(xq) {
         if flags != 0 {
             queue.not_from_its_command()?;
@@ -291,13 +291,13 @@ fn suspend(xq: XQueueHandle, flags: int64_t) -> ApiResult {
 fn resume(xq: XQueueHandle, flags: int64_t) -> ApiResult {
     let queue = get(xq)?;
     let flags = checked_flags(flags, kQueueResumeFlagDropCommands.into(), "XQueueResume")?;
-    let _outermost = OutermostHook::enter();
+    let _outermost = OutermostHook::enter_all();
     Ok(queue.scheduled.resume(Resume { drop_commands: flags != 0 })?)
 }
 
 fn count_commands(xq: XQueueHandle, count: *mut int64_t) -> ApiResult {
     let queue = get(xq)?;
-    let _outermost = OutermostHook::enter();
+    let _outermost = OutermostHook::enter_all();
     let commands = i64::try_from(queue.scheduled.commands()).unwrap_or(i64::MAX);
     // SAFETY: the program guarantees that `count` may be written.
     unsafe { write_result(count, commands) }
