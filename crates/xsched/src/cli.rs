@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use crate::{commands, demo};
+use crate::{commands, demo, examples};
 
 /// Schedules accelerators preemptively: tasks of high priority run first, other tasks use the idle time.
 #[derive(Parser)]
@@ -19,10 +19,18 @@ struct Cli {
 enum Command {
     Run(commands::run::Args),
     Serve(commands::serve::Args),
+    Stop(commands::stop::Args),
+    #[command(visible_aliases = ["list", "status"])]
     Ps(commands::ps::Args),
     Top(commands::top::Args),
+    Dashboard(commands::dashboard::Args),
     Set(commands::set::Args),
+    Suspend(commands::suspend::Args),
+    Resume(commands::suspend::ResumeArgs),
     Policy(commands::policy::Args),
+    Grant(commands::grant::Args),
+    Grants(commands::grants::Args),
+    Revoke(commands::revoke::Args),
     Trace(commands::trace::Args),
     Doctor(commands::doctor::Args),
     Config(commands::config::Args),
@@ -35,15 +43,20 @@ enum Command {
     DemoWorker(demo::worker::Args),
 }
 
-/// The definition of the command line, for man pages and completions.
+/// The definition of the command line, with examples.
 pub(crate) fn definition() -> clap::Command {
-    Cli::command()
+    let with_examples = |command: clap::Command| match examples::help_section(command.get_name()) {
+        Some(section) => command.after_long_help(section),
+        None => command,
+    };
+    with_examples(Cli::command()).mut_subcommands(with_examples)
 }
 
 /// Parses a command line, the program's name first, and runs what it names.
 pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let command = match Cli::try_parse_from(&arguments) {
+    let parsed = definition().try_get_matches_from(&arguments);
+    let command = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli.command,
         Err(error) => {
             let Some(status) = commands::run::usage_error_status(&arguments, &error) else { error.exit() };
@@ -55,10 +68,17 @@ pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match command {
         Command::Run(args) => return commands::run::run(&args),
         Command::Serve(args) => commands::serve::run(&args),
+        Command::Stop(args) => commands::stop::run(&args),
         Command::Ps(args) => commands::ps::run(&args),
         Command::Top(args) => commands::top::run(&args),
+        Command::Dashboard(args) => commands::dashboard::run(&args),
         Command::Set(args) => commands::set::run(&args),
+        Command::Suspend(args) => commands::suspend::run(&args),
+        Command::Resume(args) => commands::suspend::run_resume(&args),
         Command::Policy(args) => commands::policy::run(&args),
+        Command::Grant(args) => commands::grant::run(&args),
+        Command::Grants(args) => commands::grants::run(&args),
+        Command::Revoke(args) => commands::revoke::run(&args),
         Command::Trace(args) => commands::trace::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Config(args) => commands::config::run(&args),

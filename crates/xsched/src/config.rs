@@ -2,15 +2,26 @@
 //!
 //! Every value is checked while it is parsed, so that an error is reported with its line and column.
 
+// With a path, because the fuzz target includes this file by its path.
+#[path = "config/parse.rs"]
+mod parse;
+
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use toml::Spanned;
 use xsched_core::{Priority, Share, Timeslice};
-use xsched_ipc::service::{Glob, Limit, Limits, Options, Rule};
+use xsched_ipc::memory::MemoryLimit;
+use xsched_ipc::service::{Glob, GrantOptions, Limit, Limits, Options, Quota, Rule};
 use xsched_policy::{Params, PolicyInfo};
+
+pub(super) use self::parse::parse;
+
+/// A commented configuration file with all settings.
+pub(crate) const TEMPLATE: &str = include_str!("config/template.toml");
 
 /// The configuration of a service.
 #[derive(Debug, Default)]
@@ -27,6 +38,8 @@ pub(crate) struct Content {
     pub(crate) defaults: Defaults,
     pub(crate) limits: LimitsSection,
     rules: Vec<Spanned<RuleEntry>>,
+    grants: GrantsSection,
+    pub(crate) http: HttpSection,
 }
 
 /// The section `[defaults]`: the policy and its parameters at the start.
@@ -36,16 +49,52 @@ pub(crate) struct Defaults {
     policy: Option<PolicyName>,
     timeslice_us: Option<TimesliceValue>,
     k: Option<ConcurrentTasks>,
+    /// Whether tasks that are alone on their device are sampled.
+    sample_utilization: Option<bool>,
 }
 
-/// The section `[limits]`: the highest priority and share that users may request.
+/// The section `[limits]`: the highest priority and share that users may request, and the most that each can have.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LimitsSection {
     max_priority: Option<PriorityValue>,
     max_share: Option<ShareValue>,
+    max_connections: Option<Amount>,
+    max_processes: Option<Amount>,
+    max_queues: Option<Amount>,
+    max_job_keys: Option<Amount>,
+    max_unread_kib: Option<Amount>,
     #[serde(rename = "for")]
     exceptions: Vec<Spanned<LimitEntry>>,
+}
+
+/// The section `[http]`: access to the HTTP interface and to the metrics.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct HttpSection {
+    /// Where metrics are served over TCP, unless the command line says otherwise.
+    pub(crate) metrics: Option<MetricsAddress>,
+    /// A file with the token that gives a request the rights of an administrator.
+    pub(crate) token_file: Option<PathBuf>,
+    /// The metrics contain the names of all programs, for every caller.
+    pub(crate) metrics_names: bool,
+}
+
+impl PartialEq for HttpSection {
+    fn eq(&self, other: &Self) -> bool {
+        let address = |section: &Self| section.metrics.map(|address| address.0);
+        address(self) == address(other)
+            && self.token_file == other.token_file
+            && self.metrics_names == other.metrics_names
+    }
+}
+
+/// The section `[grants]`: the group that may give grants besides administrators, and the control groups that are confined without one.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct GrantsSection {
+    confine: Vec<GroupPattern>,
+    group: Option<Group>,
 }
 
 #[derive(Debug, serde::Deserialize)]
@@ -62,8 +111,10 @@ struct LimitEntry {
 struct RuleEntry {
     executable: Option<String>,
     cgroup: Option<String>,
+    user: Option<User>,
     priority: Option<PriorityValue>,
     share: Option<ShareValue>,
+    memory: Option<MemoryValue>,
 }
 
 /// A value that is checked while it is parsed.
@@ -96,7 +147,7 @@ impl<T: Checked> Visitor<'_> for CheckedVisitor<T> {
 macro_rules! checked {
     ($name:ident($inner:ty), $allowed:literal, $number:expr, $text:expr) => {
         #[derive(Clone, Copy, Debug)]
-        struct $name($inner);
+        pub(crate) struct $name(pub(crate) $inner);
 
         impl Checked for $name {
             const ALLOWED: &str = $allowed;
@@ -135,6 +186,12 @@ checked!(
     |text| not_a_number("0 to 100 (percent)", text)
 );
 checked!(
+    MemoryValue(MemoryLimit),
+    "a size such as \"20G\", or a part of the device such as \"50%\"",
+    |n| n.to_string().parse(),
+    str::parse
+);
+checked!(
     TimesliceValue(Timeslice),
     "100 to 10000000 (microseconds)",
     |n| Timeslice::from_micros(n).map_err(|error| error.to_string()),
@@ -150,10 +207,27 @@ checked!(
     |text| not_a_number("1 and more", text)
 );
 checked!(
+    Amount(usize),
+    "1 to 1000000",
+    |n| usize::try_from(n)
+        .ok()
+        .filter(|n| (1..=1_000_000).contains(n))
+        .ok_or(format!("{n} is out of range: allowed is 1 to 1000000")),
+    |text| not_a_number("1 to 1000000", text)
+);
+checked!(
     PolicyName(&'static PolicyInfo),
     "the name of a policy",
     |n| Err(format!("{n} is not the name of a policy: use a name such as \"priority\"")),
     |text| PolicyInfo::find(text).map_err(|error| error.to_string())
+);
+checked!(
+    MetricsAddress(SocketAddr),
+    "an address and a port, such as \"127.0.0.1:9400\"",
+    |n| Err(format!("{n} is not an address and a port: write for example \"127.0.0.1:9400\"")),
+    |text| text.parse().map_err(|_| format!(
+        "\"{text}\" is not an address and a port: write for example \"127.0.0.1:9400\""
+    ))
 );
 checked!(
     User(u32),
@@ -172,8 +246,25 @@ checked!(
     ))
 );
 
+/// A pattern for the path of a control group.
+#[derive(Clone, Debug)]
+struct GroupPattern(Glob);
+
+impl<'de> Deserialize<'de> for GroupPattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.starts_with(['/', '*', '?']) {
+            Ok(Self(Glob::new(&text)))
+        } else {
+            Err(de::Error::custom(format!(
+                "\"{text}\" matches no control group: their paths begin with a slash, as in \"/kubepods*\""
+            )))
+        }
+    }
+}
+
 /// The ID of a user or group; both files have it in the third column.
-fn id_of(file: &str, name: &str) -> Option<u32> {
+pub(crate) fn id_of(file: &str, name: &str) -> Option<u32> {
     let list = std::fs::read_to_string(file).ok()?;
     let line = list.lines().find(|line| line.split(':').next() == Some(name))?;
     line.split(':').nth(2)?.parse().ok()
@@ -191,7 +282,10 @@ impl Config {
         };
         let text =
             std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        let content = parse(&text).map_err(|error| anyhow::anyhow!("{}:{error}", file.display()))?;
+        let content = parse(&text).map_err(|errors| {
+            let lines: Vec<_> = errors.iter().map(|error| format!("{}:{error}", file.display())).collect();
+            anyhow::anyhow!("{}", lines.join("\n"))
+        })?;
         Ok(Self { file: Some(file), content })
     }
 
@@ -204,7 +298,13 @@ impl Config {
             timeslice: defaults.timeslice_us.map_or(Timeslice::DEFAULT, |timeslice| timeslice.0),
             k: defaults.k.map_or(1, |k| k.0),
         };
+        options.samples_utilization = defaults.sample_utilization.unwrap_or(options.samples_utilization);
         options.limits = self.content.limits.limits();
+        options.quota = self.content.limits.quota();
+        options.grants = GrantOptions {
+            confine: self.content.grants.confine.iter().map(|pattern| pattern.0.clone()).collect(),
+            group: self.content.grants.group.map(|group| group.0),
+        };
         options.rules = self.content.rules.iter().map(|rule| rule.get_ref().rule()).collect();
         options
     }
@@ -221,6 +321,18 @@ pub(crate) fn default_file() -> Option<PathBuf> {
 }
 
 impl LimitsSection {
+    fn quota(&self) -> Quota {
+        let default = Quota::default();
+        let value = |set: Option<Amount>, default: usize| set.map_or(default, |amount| amount.0);
+        Quota {
+            connections: value(self.max_connections, default.connections),
+            processes: value(self.max_processes, default.processes),
+            queues: value(self.max_queues, default.queues),
+            job_keys: value(self.max_job_keys, default.job_keys),
+            unread_bytes: self.max_unread_kib.map_or(default.unread_bytes, |amount| amount.0 << 10),
+        }
+    }
+
     fn limits(&self) -> Limits {
         let limit = |priority: Option<PriorityValue>, share: Option<ShareValue>, otherwise: Limit| Limit {
             priority: priority.map_or(otherwise.priority, |priority| priority.0),
@@ -242,55 +354,10 @@ impl RuleEntry {
         Rule {
             executable: self.executable.as_deref().map(Glob::new),
             cgroup: self.cgroup.as_deref().map(Glob::new),
+            user: self.user.map(|user| user.0),
             priority: self.priority.map(|priority| priority.0),
             share: self.share.map(|share| share.0),
+            memory: self.memory.map(|memory| memory.0),
         }
     }
-}
-
-/// An error in the file: `LINE:COLUMN: field: reason`.
-#[derive(Debug)]
-struct ConfigError(String);
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-fn error_at(text: &str, at: usize, reason: &str) -> ConfigError {
-    let before = &text[..at.min(text.len())];
-    let line = before.lines().count().max(1) + usize::from(before.ends_with('\n'));
-    let begin = before.rfind('\n').map_or(0, |newline| newline + 1);
-    let column = before[begin..].chars().count() + 1;
-    let full_line = text[begin..].lines().next().unwrap_or_default();
-    let field = match full_line.split_once('=') {
-        Some((key, _)) => format!("{}: ", key.trim()),
-        None => String::new(),
-    };
-    ConfigError(format!("{line}:{column}: {field}{reason}"))
-}
-
-fn parse(text: &str) -> Result<Content, ConfigError> {
-    let content: Content = toml::from_str(text)
-        .map_err(|error| error_at(text, error.span().map_or(0, |span| span.start), error.message()))?;
-    for entry in &content.limits.exceptions {
-        let limit = entry.get_ref();
-        if limit.user.is_some() == limit.group.is_some() {
-            return Err(error_at(text, entry.span().start, "name either `user` or `group`"));
-        }
-        if limit.max_priority.is_none() && limit.max_share.is_none() {
-            return Err(error_at(text, entry.span().start, "give `max_priority`, `max_share`, or both"));
-        }
-    }
-    for entry in &content.rules {
-        let rule = entry.get_ref();
-        if rule.executable.is_none() && rule.cgroup.is_none() {
-            return Err(error_at(text, entry.span().start, "name an `executable`, a `cgroup`, or both"));
-        }
-        if rule.priority.is_none() && rule.share.is_none() {
-            return Err(error_at(text, entry.span().start, "give a `priority`, a `share`, or both"));
-        }
-    }
-    Ok(content)
 }

@@ -4,14 +4,20 @@ mod cli;
 mod commands;
 mod compat;
 mod config;
+mod dashboard;
 mod demo;
+mod device_memory;
 mod doctor;
+mod examples;
 mod gpu;
 mod http;
 mod rates;
+mod selection;
+mod status;
 mod term;
 mod top;
 mod trace;
+mod users;
 
 use std::process::ExitCode;
 

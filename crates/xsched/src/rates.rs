@@ -10,8 +10,12 @@ use xsched_ipc::protocol::{Status, TaskStatus};
 pub(crate) struct Rates {
     /// Part of the time the task had the device, 0 to 1.
     pub(crate) utilization: f64,
+    /// The utilization is an estimate from samples, because the task was alone on its device for some of the time.
+    pub(crate) is_sampled: bool,
     /// Part of the time the task had work and was held, 0 to 1.
     pub(crate) held: f64,
+    /// Part of the time the device was idle while the task had work and was allowed to run, 0 to 1.
+    pub(crate) wasted: f64,
     /// None while the task is alone on its device: then its launches are not counted.
     pub(crate) launches_per_s: Option<f64>,
     /// How often it was preempted.
@@ -43,9 +47,13 @@ fn rates(before: &TaskStatus, now: &TaskStatus, elapsed_ns: f64, alone: bool) ->
     let part = |before: u64, now: u64| (now.saturating_sub(before) as f64 / elapsed_ns).min(1.0);
     let per_s = |before: u64, now: u64| now.saturating_sub(before) as f64 * 1e9 / elapsed_ns;
     let launches = per_s(before.launches, now.launches);
+    let busy = |task: &TaskStatus| task.used_ns.saturating_add(task.sampled_ns.unwrap_or(0));
     Rates {
-        utilization: part(before.used_ns, now.used_ns),
+        utilization: part(busy(before), busy(now)),
+        // A task that is alone, idle and sampled has an estimate of zero.
+        is_sampled: now.sampled_ns.is_some() && (alone || before.sampled_ns != now.sampled_ns),
         held: part(before.held_ns, now.held_ns),
+        wasted: part(before.wasted_ns, now.wasted_ns),
         launches_per_s: (!alone || launches > 0.0).then_some(launches),
         preemptions_per_s: per_s(before.preemptions, now.preemptions),
     }
@@ -83,8 +91,13 @@ mod tests {
         let old = status(1, 0, vec![task(1, 100, 10), task(2, 0, 0)]);
         let new = status(1, 500_000_000, vec![task(1, 250_000_100, 60), task(2, 0, 0), task(3, 0, 0)]);
         let rates = between(&old, &new);
-        let expected =
-            Rates { utilization: 0.5, held: 0.25, launches_per_s: Some(100.0), preemptions_per_s: 100.0 };
+        let expected = Rates {
+            utilization: 0.5,
+            held: 0.25,
+            launches_per_s: Some(100.0),
+            preemptions_per_s: 100.0,
+            ..Rates::default()
+        };
         assert_eq!(rates[&1], expected);
         assert_eq!(rates[&2], Rates { launches_per_s: Some(0.0), ..Rates::default() });
         assert!(!rates.contains_key(&3), "a new task has no rates yet");
@@ -104,6 +117,24 @@ mod tests {
         assert!(between(&old, &status(2, 10, vec![task(1, 0, 0)])).is_empty());
         assert!(between(&old, &old).is_empty());
         assert_eq!(rounds_per_s(&old, &status(2, 10, vec![])), None);
+    }
+
+    #[test]
+    fn utilization_of_a_task_alone_on_its_device_is_sampled() {
+        let sampled = |used_ns, sampled_ns| TaskStatus { sampled_ns, ..task(1, used_ns, 0) };
+        let old = status(1, 0, vec![sampled(100, None)]);
+        let new = status(1, 1_000, vec![sampled(100, Some(500))]);
+        let rates = between(&old, &new)[&1];
+        assert!((rates.utilization - 0.5).abs() < f64::EPSILON && rates.is_sampled, "{rates:?}");
+        let neither = between(&old, &status(1, 1_000, vec![sampled(600, None)]))[&1];
+        assert!(!neither.is_sampled, "its device cannot be sampled");
+        let mut beside = status(2, 1_000, vec![sampled(100, Some(500)), task(2, 0, 0)]);
+        let mut later = status(2, 2_000, vec![sampled(600, Some(500)), task(2, 0, 0)]);
+        for status in [&mut beside, &mut later] {
+            status.tasks.iter_mut().for_each(|task| task.device = 7);
+        }
+        let counted = between(&beside, &later)[&1];
+        assert!((counted.utilization - 0.5).abs() < f64::EPSILON && !counted.is_sampled, "{counted:?}");
     }
 
     #[test]

@@ -7,7 +7,11 @@ use ratatui::crossterm::terminal;
 use ratatui::symbols::border;
 use ratatui::text::Span;
 use xsched_core::{DeviceId, DeviceKind};
-use xsched_ipc::protocol::{TaskState, TaskStatus};
+use xsched_ipc::environment::is_control;
+use xsched_ipc::memory::format_size;
+use xsched_ipc::protocol::{TaskStatus, UnscheduledProcess};
+
+use crate::rates::Rates;
 
 /// Shown where there is no value.
 pub(crate) const NO_VALUE: &str = "-";
@@ -21,6 +25,10 @@ pub(crate) struct Glyphs {
     pub(crate) bar: [&'static str; 3],
     /// The empty part of a bar.
     pub(crate) empty: &'static str,
+    /// Fillings of full cells of a graph, used cyclically: colours distinguish its parts where there are colours.
+    pub(crate) graph: [&'static str; 3],
+    /// The mark of a task, in its colour.
+    pub(crate) mark: &'static str,
     /// Heights of a sparkline, from 0 to 1.
     pub(crate) spark: [&'static str; 8],
     /// Passed, warning, failed.
@@ -37,6 +45,8 @@ impl Glyphs {
         ellipsis: "…",
         bar: ["█", "▓", "▒"],
         empty: "·",
+        graph: ["█"; 3],
+        mark: "■",
         spark: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
         verdict: ["✓", "!", "✗"],
         border: border::PLAIN,
@@ -48,6 +58,8 @@ impl Glyphs {
         ellipsis: "~",
         bar: ["#", "=", "+"],
         empty: ".",
+        graph: ["#", "=", "+"],
+        mark: "*",
         spark: ["_", ".", ":", "-", "=", "+", "*", "#"],
         verdict: ["ok", "!", "X"],
         border: border::Set {
@@ -90,7 +102,7 @@ pub(crate) fn width(text: &str) -> usize {
 
 /// `text` without control characters: names and command lines of other users must not control the terminal.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    text.chars().map(|c| if is_control(c) { '?' } else { c }).collect()
 }
 
 /// `text`, cut to `columns` if it is longer.
@@ -126,6 +138,15 @@ pub(crate) fn duration(us: u64) -> String {
     }
 }
 
+/// The device memory of a task, and its limit: `1.5G/20G`, `512M`.
+pub(crate) fn memory(task: &TaskStatus) -> String {
+    match (task.memory_bytes, task.memory_limit_bytes) {
+        (Some(used), Some(limit)) => format!("{}/{}", format_size(used), format_size(limit)),
+        (Some(used), None) => format_size(used),
+        (None, _) => NO_VALUE.to_owned(),
+    }
+}
+
 /// A number of times per second: `0`, `3.2`, `120`, `12.3k`, `4.5M`.
 pub(crate) fn per_second(n: f64) -> String {
     match n {
@@ -144,14 +165,30 @@ pub(crate) fn percent(part: f64) -> String {
     if percent > 0.0 && percent < 0.5 { "<1%".to_owned() } else { format!("{percent:.0}%") }
 }
 
-/// The state of a task, as in the glossary.
-pub(crate) fn state(state: TaskState) -> &'static str {
-    match state {
-        TaskState::Idle => "idle",
-        TaskState::Running => "running",
-        TaskState::Held => "held",
-        TaskState::Suspended => "suspended",
+/// The utilization of a task: with a `~` if it is an estimate from samples, and no value if the task is alone on a device that cannot
+/// be sampled, because a task alone on its device counts nothing itself.
+pub(crate) fn utilization(rates: &Rates) -> String {
+    let percent = percent(rates.utilization);
+    match rates {
+        Rates { is_sampled: true, .. } => format!("~{percent}"),
+        Rates { launches_per_s: None, utilization, .. } if *utilization <= 0.0 => NO_VALUE.to_owned(),
+        _ => percent,
     }
+}
+
+/// Why the launches of a host-bound task are not deferred, if they are not.
+pub(crate) fn not_deferred(task: &TaskStatus) -> Option<String> {
+    let reasons = (!task.not_deferred.is_empty()).then(|| task.not_deferred.join(", "))?;
+    Some(format!("{} ({}) is host-bound, and its launches are not deferred: {reasons}", task.pid, name(task)))
+}
+
+/// That an unscheduled process keeps a device busy.
+pub(crate) fn unscheduled(process: &UnscheduledProcess) -> String {
+    format!(
+        "{} is kept busy by unscheduled process {}: tasks that give way have ordinary time slices there",
+        DeviceId(process.device),
+        process.pid
+    )
 }
 
 /// The name of a task: that of its program, with `[queue]` if the task is a single queue.
@@ -191,7 +228,7 @@ mod tests {
 
     #[test]
     fn control_characters_are_replaced() {
-        assert_eq!(printable("a\x1b[2Jb\n"), "a?[2Jb?");
+        assert_eq!(printable("a\x1b[2Jb\n\u{202e}"), "a?[2Jb??");
     }
 
     #[test]

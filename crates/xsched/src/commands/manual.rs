@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::{Arg, Command};
 use clap_complete::Shell;
+use xsched_policy::POLICIES;
 
-use crate::{cli, compat};
+use crate::{cli, compat, examples};
 
 /// Write man pages and shell completions, or print docs/commands.md.
 #[derive(clap::Args)]
@@ -66,23 +67,64 @@ fn write_pages(program: &Command, directory: &Path) -> anyhow::Result<()> {
         let name = format!("xsched-{}", command.get_name());
         command.clone().name(name.clone()).bin_name(name.replacen('-', " ", 1)).display_name(name)
     });
-    for command in std::iter::once(program.clone()).chain(commands).chain(compat::definitions()) {
-        let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
+    let pages: Vec<_> =
+        std::iter::once(program.clone()).chain(commands).chain(compat::definitions()).collect();
+    let names: Vec<_> = pages
+        .iter()
+        .map(|page| page.get_display_name().unwrap_or_else(|| page.get_name()).to_owned())
+        .collect();
+    for (command, name) in pages.into_iter().zip(&names) {
         let mut command = command.version(env!("CARGO_PKG_VERSION"));
         // Derives the usage line.
         command.build();
         let mut file = create(directory, &format!("{name}.1"))?;
         clap_mangen::Man::new(command).date("").render(&mut file)?;
+        file.write_all(last_sections(name, &names).as_bytes())?;
     }
     Ok(())
 }
 
-fn write_completions(mut program: Command, directory: &Path) -> anyhow::Result<()> {
+/// The sections EXAMPLES and SEE ALSO of a page.
+fn last_sections(page: &str, pages: &[String]) -> String {
+    let escaped = |text: &str| text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+    let mut text = String::new();
+    let examples = examples::examples(page.strip_prefix("xsched-").unwrap_or(page));
+    if !examples.is_empty() {
+        text.push_str(".SH EXAMPLES\n");
+    }
+    for (line, what) in examples {
+        let _ = write!(text, ".TP\n{}\n.nf\n{}\n.fi\n", escaped(what), escaped(line));
+    }
+    let others = pages.iter().filter(|other| *other != page);
+    let others: Vec<_> = others.map(|other| format!(".BR {} (1)", escaped(other))).collect();
+    let _ = writeln!(text, ".SH \"SEE ALSO\"\n{}", others.join(",\n"));
+    text
+}
+
+fn write_completions(program: Command, directory: &Path) -> anyhow::Result<()> {
+    let mut program = with_values(program);
     for (shell, name) in [(Shell::Bash, "xsched"), (Shell::Zsh, "_xsched"), (Shell::Fish, "xsched.fish")] {
         let mut file = create(&directory.join(shell.to_string()), name)?;
         clap_complete::generate(shell, &mut program, "xsched", &mut file);
     }
     Ok(())
+}
+
+/// The same command with the names of values that completions suggest. The program accepts further values.
+fn with_values(command: Command) -> Command {
+    let policies: Vec<_> = POLICIES.iter().map(|policy| policy.plain).collect();
+    let is_policy = command.get_name() == "policy";
+    let is_simulate = command.get_name() == "simulate";
+    command
+        .mut_args(|argument| match argument.get_id().as_str() {
+            "priority" => argument.value_parser(["low", "normal", "high"]),
+            "level" if is_simulate => argument.value_parser(["1", "2", "3"]),
+            "level" => argument.value_parser(["auto", "1", "2", "3"]),
+            "policy" => argument.value_parser(policies.clone()),
+            "name" if is_policy => argument.value_parser(policies.clone()),
+            _ => argument,
+        })
+        .mut_subcommands(with_values)
 }
 
 /// The text of docs/commands.md.
@@ -117,6 +159,11 @@ fn describe(command: &Command, name: &str, depth: usize, text: &mut String) {
     }
     for argument in arguments {
         let _ = writeln!(text, "| `{}` | {} |", cell(&syntax(argument)), cell(&help(argument)));
+    }
+    let examples = if depth == 2 { examples::examples(command.get_name()) } else { &[] };
+    if !examples.is_empty() {
+        let lines: Vec<_> = examples.iter().map(|(line, what)| format!("# {what}\n{line}")).collect();
+        let _ = write!(text, "\n```text\n{}\n```\n", lines.join("\n"));
     }
     for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help" && !inner.is_hide_set())
     {

@@ -4,14 +4,17 @@
 
 mod executable;
 pub(crate) mod library;
+mod sanitizer;
 mod starter;
+mod vulkan;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
 use xsched_core::{Deadline, Laxity, LevelRequest, Limit, Nanos, Priority, Share};
-use xsched_ipc::environment::{name, validate_name};
+use xsched_ipc::environment::{Environment, name, parse_slack, validate_name};
+use xsched_ipc::memory::MemoryLimit;
 
 /// Run a program under the scheduler.
 ///
@@ -49,12 +52,27 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = budget)]
     budget: Option<i64>,
 
+    /// Slack: how long launches of a program that leaves the device idle between its launches may wait for each other, so that the
+    /// device switches to the program once for all of them, such as 1ms. 0 switches that off; at most 20ms.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = parse_slack)]
+    slack: Option<Nanos>,
+
     /// Name shown by ps and top, instead of the name of the executable.
     #[arg(long, value_parser = validate_name)]
     name: Option<String>,
 
+    /// Job of the program: the programs of a job are held and resumed together on all devices. Programs that share a
+    /// communicator of NCCL or RCCL are a job without this.
+    #[arg(long, value_name = "NAME", value_parser = validate_name)]
+    job: Option<String>,
+
+    /// Device memory that the program and its children may allocate together on each device, such as 20G, 512M or 50%. Beyond it
+    /// allocations fail as if the device were full, and the program sees a device of this size.
+    #[arg(short, long, value_name = "SIZE", allow_hyphen_values = true, value_parser = str::parse::<MemoryLimit>)]
+    memory: Option<MemoryLimit>,
+
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -73,10 +91,34 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
     };
     let Some((program, arguments)) = args.command.split_first() else { return OWN_FAILURE.into() };
-    if let Some(obstacle) = executable::obstacle(program) {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    set_environment(&mut command, args);
+    let requested = requested_environment(&mut command);
+    set_memory_group(&mut command, args, &requested);
+    let obstacle = executable::obstacle(program);
+    if let Some(obstacle) = &obstacle {
         warn(format_args!("{} will run unscheduled: {obstacle}", program.display()));
-    } else if let Err(error) = starter::ensure_service() {
-        warn(format_args!("{} runs unscheduled until a service runs: {error:#}", program.display()));
+    } else {
+        match starter::ensure_service() {
+            Ok(service) => {
+                let path = executable::find_binary(program).map(|(path, ..)| path).unwrap_or_default();
+                let Environment { hint_request, grant_token, .. } = requested;
+                if let Some(clamped) = starter::clamped_hints(&service, &path, hint_request, grant_token) {
+                    warn(format_args!("{clamped}"));
+                }
+            }
+            Err(error) => {
+                warn(format_args!("{} runs unscheduled until a service runs: {error:#}", program.display()));
+            }
+        }
+    }
+    if executable::find_binary(program).is_some_and(|(path, ..)| sanitizer::is_needed_by(&path)) {
+        warn(format_args!(
+            "{} is built with the address sanitizer: disabling its check that it is the first library ({})",
+            program.display(),
+            sanitizer::VARIABLE
+        ));
     }
     let (preload, left_out) = library::preload(&library, std::env::var_os("LD_PRELOAD"));
     for other in left_out {
@@ -86,10 +128,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             library.display()
         ));
     }
-    let mut command = Command::new(program);
-    command.args(arguments).env("LD_PRELOAD", preload);
+    if !obstacle.is_some_and(|obstacle| obstacle.rejects_preload()) {
+        command.env("LD_PRELOAD", preload);
+    }
     command.env("HSA_TOOLS_LIB", library::tools(&library, std::env::var_os("HSA_TOOLS_LIB")));
-    set_environment(&mut command, args);
+    command.envs(vulkan::variables(&library, |name| std::env::var_os(name)));
+    command.env(sanitizer::VARIABLE, sanitizer::options(std::env::var_os(sanitizer::VARIABLE)));
     let error = command.exec();
     warn(format_args!("cannot run {}: {error}", program.display()));
     let missing = error.kind() == std::io::ErrorKind::NotFound;
@@ -125,11 +169,39 @@ fn set_environment(command: &mut Command, args: &Args) {
     set(name::LAXITY, args.laxity.map(|us| us.to_string()));
     set(name::LEVEL, args.level.map(|level| level.to_string()));
     set(name::BUDGET, args.budget.map(|us| us.to_string()));
+    set(name::SLACK, args.slack.map(|slack| format!("{}us", slack.0 / 1_000)));
     set(name::NAME, args.name.clone());
-    // The library is silent by default: an explicit level that the device does not support must be reported.
-    if args.level.is_some() && std::env::var_os("XLOG_LEVEL").is_none() {
-        set("XLOG_LEVEL", Some("ERRO".to_owned()));
+    set(name::JOB, args.job.clone());
+    set(name::MEMORY, args.memory.map(|limit| limit.to_string()));
+}
+
+/// Has the limit of device memory count for the program and its children together. A nested `xsched run` without a limit of its own
+/// stays in the group of the outer one.
+fn set_memory_group(command: &mut Command, args: &Args, requested: &Environment) {
+    let is_new = args.memory.is_some() || (requested.memory.is_some() && requested.memory_group.is_none());
+    // Without the file each process has the limit alone.
+    if is_new && let Ok(uuid) = std::fs::read_to_string("/proc/sys/kernel/random/uuid") {
+        command.env(name::MEMORY_GROUP, uuid.trim());
     }
+}
+
+/// What the library will read from the environment of the program. Reports invalid variables and removes them, so that the
+/// library does not report them again.
+fn requested_environment(command: &mut Command) -> Environment {
+    let get = |name: &str| {
+        let set =
+            command.get_envs().find(|(set, _)| *set == name).map(|(_, value)| value.map(OsStr::to_owned));
+        set.unwrap_or_else(|| std::env::var_os(name))?.into_string().ok()
+    };
+    let mut invalid = Vec::new();
+    let environment = Environment::read(get, |name, message| {
+        warn(format_args!("{message}"));
+        invalid.push(name);
+    });
+    for name in invalid {
+        command.env_remove(name);
+    }
+    environment
 }
 
 fn share(text: &str) -> Result<Share, String> {

@@ -19,23 +19,28 @@ use xsched_core::parse_time;
 use xsched_ipc::protocol::{Reply, Request};
 
 use crate::tool::{ToolConnection, ToolError};
-use crate::trace::Converter;
+use crate::trace::{Converter, PageWriter};
 
 /// Record a trace of the scheduler's decisions for Perfetto.
 ///
 /// Every program has its tasks as tracks, with slices while a task runs and while it is held, and an instant event for each
 /// preemption. Below them are its queues, with slices while a queue is busy and while it is held, and a counter of its
 /// launches, sampled at least every 10 ms. The scheduler has a track of its rounds, and for each device counters of the tasks
-/// that run and that are held. Open the file at <https://ui.perfetto.dev>.
+/// that run and that are held. Open the file at <https://ui.perfetto.dev>, or write a page with --html and open it in a browser.
 ///
 /// Launches of a program that is alone on its device are not counted: its order is free, and free launches report nothing.
 ///
-/// With a command, records while it runs and exits with its status. Without, records until Ctrl-C or for --duration.
+/// With a command, records while it runs and exits with its status, or with 1 if the command succeeds and the trace cannot be
+/// written. Without, records until Ctrl-C or for --duration.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// File to write.
-    #[arg(short, long, value_name = "FILE", default_value = "xsched-trace.json")]
-    output: PathBuf,
+    /// File to write [default: xsched-trace.json, or xsched-trace.html with --html].
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Write a page that shows the timeline in any browser. It loads nothing.
+    #[arg(long)]
+    html: bool,
 
     /// How long to record, such as 500ms or 10s.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
@@ -51,25 +56,72 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the command may take to start a service.
 const SERVICE_START_TIMEOUT: Duration = Duration::from_secs(10);
 
+impl Args {
+    fn output(&self) -> &Path {
+        let default = if self.html { "xsched-trace.html" } else { "xsched-trace.json" };
+        self.output.as_deref().unwrap_or(Path::new(default))
+    }
+}
+
+/// The file, and what is written around the trace.
+enum Output {
+    Perfetto(BufWriter<File>),
+    Page(PageWriter<BufWriter<File>>),
+}
+
+impl Output {
+    fn begin(file: File, html: bool) -> io::Result<Self> {
+        let file = BufWriter::new(file);
+        Ok(if html { Self::Page(PageWriter::begin(file)?) } else { Self::Perfetto(file) })
+    }
+
+    fn end(self) -> io::Result<()> {
+        match self {
+            Self::Perfetto(mut file) => file.flush(),
+            Self::Page(page) => page.end(),
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Perfetto(file) => file.write(bytes),
+            Self::Page(page) => page.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Perfetto(file) => file.flush(),
+            Self::Page(page) => page.flush(),
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     // `xsched run` starts a service if none runs, so a missing service is no error if there is a command.
     let tool = match ToolConnection::connect() {
         Err(ToolError::NoService { .. }) if !args.command.is_empty() => None,
         tool => Some(tool?),
     };
-    let file = File::create(&args.output).with_context(|| cannot_write(&args.output))?;
+    let output = args.output();
+    let file = File::create(output).with_context(|| cannot_write(output))?;
     let mut recording = Recording::new(args.duration)?;
     let result = recording.run(tool, args, file);
     // Reap the command, however the recording ended.
     match (recording.wait_for_command()?, result) {
         (None, result) => result,
         (Some(status), result) => {
-            if let Err(error) = result {
-                eprintln!("xsched: {error:#}");
-            }
-            match exit_code(status) {
-                0 => Ok(()),
-                code => std::process::exit(code),
+            // The status of the command, unless only the recording has failed.
+            match (exit_code(status), result) {
+                (0, result) => result,
+                (code, result) => {
+                    if let Err(error) = result {
+                        eprintln!("xsched: {error:#}");
+                    }
+                    std::process::exit(code)
+                }
             }
         }
     }
@@ -79,9 +131,10 @@ fn cannot_write(file: &Path) -> String {
     format!("cannot write {}", file.display())
 }
 
-fn report(file: &Path, events: u64, lost: u64) {
+fn report(args: &Args, events: u64, lost: u64) {
+    let place = if args.html { "in a browser" } else { "at https://ui.perfetto.dev" };
     let missing = if lost == 0 { String::new() } else { format!(", {lost} more were lost") };
-    eprintln!("{events} events in {}{missing}; open it at https://ui.perfetto.dev", file.display());
+    eprintln!("{events} events in {}{missing}; open it {place}", args.output().display());
 }
 
 /// The exit status as a shell reports it: that of the program, or 128 plus the signal that killed it.
@@ -148,15 +201,19 @@ impl Recording {
             tool
         };
         let status = ToolConnection::connect_to_first(vec![tool.socket().to_owned()])?.status()?;
-        let written = || cannot_write(&args.output);
-        let mut converter = Converter::new(BufWriter::new(file), &status).with_context(written)?;
+        // Events have the times of the service's clock, which may differ from the clock of this process.
+        let (service_time, read_at) = (Nanos(status.now_ns), Instant::now());
+        let written = || cannot_write(args.output());
+        let output = Output::begin(file, args.html).with_context(written)?;
+        let mut converter = Converter::new(output, &status).with_context(written)?;
         if self.child.is_none() && self.limit.is_none() {
             eprintln!("recording until Ctrl-C");
         }
         let end = self.record(&tool, &mut converter);
         let (events, lost) = converter.counts();
-        converter.finish(Nanos::now().0).and_then(|mut out| out.flush()).with_context(written)?;
-        report(&args.output, events, lost);
+        let ended_at = service_time + Nanos::from(read_at.elapsed());
+        converter.finish(ended_at.0).and_then(Output::end).with_context(written)?;
+        report(args, events, lost);
         end
     }
 

@@ -16,6 +16,8 @@ const MAX_RESPONSE: u64 = 16 << 20;
 pub(super) struct Client {
     pub(super) address: String,
     pub(super) port: u16,
+    /// Sent with every request.
+    pub(super) token: Option<String>,
 }
 
 impl Client {
@@ -43,7 +45,7 @@ impl Client {
     }
 
     fn host(&self) -> String {
-        let Self { address, port } = self;
+        let Self { address, port, .. } = self;
         // An IPv6 address contains colons.
         if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
     }
@@ -53,8 +55,12 @@ impl Client {
         stream.set_read_timeout(Some(IO_TIMEOUT))?;
         stream.set_write_timeout(Some(IO_TIMEOUT))?;
         let (host, length) = (self.host(), body.len());
+        let credentials = self
+            .token
+            .as_ref()
+            .map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
         let request = format!(
-            "{method} {target} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n\
+            "{method} {target} HTTP/1.1\r\nHost: {host}\r\n{credentials}Content-Type: application/json\r\n\
              Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes())?;

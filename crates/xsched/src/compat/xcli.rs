@@ -2,9 +2,10 @@
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
@@ -14,6 +15,9 @@ use xsched_policy::PolicyInfo;
 use super::client::Client;
 use super::show::{self, Queues};
 use crate::cli;
+
+/// The service passes a new level on to the program, which changes it on a thread of its own.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Show and change the queues of an `xserver`, as `xcli` of the original C++ XSched does.
 #[derive(Parser)]
@@ -26,6 +30,10 @@ struct Args {
     /// Port of the server.
     #[arg(short, long, default_value_t = super::PORT)]
     port: u16,
+
+    /// File with the token of the server, for changes from another machine. The original has no such option.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 
     #[command(subcommand)]
     command: Command,
@@ -112,8 +120,22 @@ pub(super) fn definition() -> clap::Command {
 
 /// Parses the command line and runs the command.
 pub(super) fn run(arguments: Vec<OsString>) -> ExitCode {
-    let Args { addr, port, command } = Args::parse_from(arguments);
-    cli::exit_code("xcli", execute(&Client { address: addr, port }, command))
+    let Args { addr, port, token_file, command } = Args::parse_from(arguments);
+    let result = token(token_file.as_deref())
+        .and_then(|token| execute(&Client { address: addr, port, token }, command));
+    cli::exit_code("xcli", result)
+}
+
+fn token(file: Option<&Path>) -> anyhow::Result<Option<String>> {
+    let Some(file) = file else { return Ok(None) };
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let token = text.trim();
+    anyhow::ensure!(
+        !token.is_empty() && !token.contains(char::is_control),
+        "{} contains no token",
+        file.display()
+    );
+    Ok(Some(token.to_owned()))
 }
 
 fn execute(client: &Client, command: Command) -> anyhow::Result<()> {
@@ -125,14 +147,23 @@ fn execute(client: &Client, command: Command) -> anyhow::Result<()> {
             let query: Vec<_> =
                 given.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect();
             client.post(&format!("/config/{xqueue:x}?{}", query.join("&")), "")?;
-            print("success\n")
+            let queues = queues_after_change(client, xqueue, level)?;
+            print(&format!(
+                "Config of XQueue ({xqueue:#x}) set to level: {}, command threshold: {}, command batch size: {}\n  \
+                 Note: 0 for level and -1 for threshold and batch size means no change\n\
+                 Current XQueue status: \n{}",
+                level.unwrap_or(0),
+                threshold.unwrap_or(-1),
+                batch_size.unwrap_or(-1),
+                show::table(&queues)
+            ))
         }
         Command::Policy { name: Some(name), .. } => {
             let policy = PolicyInfo::find(&name)?;
             client.post(&format!("/policy?policy={}", policy.number), "")?;
-            print("success\n")
+            print(&format!("Policy set to {name}\n"))
         }
-        Command::Policy { .. } => print(&format!("{}\n", policy(client)?)),
+        Command::Policy { .. } => print(&show::policies(policy(client)?)),
         Command::Hint { xqueue, pid, priority, utilization, timeslice } => {
             let target = match xqueue {
                 Some(handle) => ("handle", json!(handle)),
@@ -140,13 +171,22 @@ fn execute(client: &Client, command: Command) -> anyhow::Result<()> {
             };
             let given =
                 [(1, "priority", priority), (2, "utilization", utilization), (3, "timeslice", timeslice)];
+            let target_name = match (xqueue, pid) {
+                (Some(handle), _) => format!("XQueue {handle:#x}"),
+                (None, Some(pid)) => format!("process {pid}"),
+                (None, None) => "all".to_owned(),
+            };
             for (hint_type, name, value) in given {
-                if let Some(value) = value {
-                    let hint = json!({ "hint_type": hint_type, target.0: target.1, name: value });
-                    client.post("/hint", &hint.to_string())?;
-                }
+                let Some(value) = value else { continue };
+                let hint = json!({ "hint_type": hint_type, target.0: target.1, name: value });
+                client.post("/hint", &hint.to_string())?;
+                print(&match hint_type {
+                    1 => format!("Priority of {target_name} set to {value}\n"),
+                    2 => format!("Utilization of {target_name} set to {value}\n"),
+                    _ => format!("Timeslice set to {value}us\n"),
+                })?;
             }
-            print("success\n")
+            Ok(())
         }
     }
 }
@@ -155,9 +195,23 @@ fn queues(client: &Client) -> anyhow::Result<Queues> {
     serde_json::from_value(client.get("/xqueues")?).context("the list of queues in the response is invalid")
 }
 
-fn policy(client: &Client) -> anyhow::Result<String> {
+/// The queues once the program of this one has changed its level, at most [`CHANGE_TIMEOUT`] later.
+fn queues_after_change(client: &Client, xqueue: u64, level: Option<i64>) -> anyhow::Result<Queues> {
+    let begin = Instant::now();
+    loop {
+        let listed = queues(client)?;
+        let is_changed =
+            level.is_none_or(|level| listed.level(xqueue).is_none_or(|current| current == level));
+        if is_changed || begin.elapsed() > CHANGE_TIMEOUT {
+            return Ok(listed);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn policy(client: &Client) -> anyhow::Result<u64> {
     let response = client.get("/policy")?;
-    Ok(show::policy(response["policy"].as_u64().context("the response contains no policy")?))
+    response["policy"].as_u64().context("the response contains no policy")
 }
 
 /// Prints the queues until this process is interrupted or the reader closes the pipe.
@@ -165,8 +219,7 @@ fn top(client: &Client, pause: Duration) -> anyhow::Result<()> {
     // Move the cursor to the top left and clear the screen.
     let (before, after) = if io::stdout().is_terminal() { ("\x1b[H\x1b[2J", "") } else { ("", "\n") };
     loop {
-        let frame = format!("{before}policy {}\n\n{}{after}", policy(client)?, show::table(&queues(client)?));
-        print(&frame)?;
+        print(&format!("{before}{}{after}", show::table(&queues(client)?)))?;
         thread::sleep(pause);
     }
 }

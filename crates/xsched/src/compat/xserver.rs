@@ -1,4 +1,4 @@
-//! `xserver [POLICY [PORT]]`: the service with the HTTP interface of the original C++ XSched.
+//! `xserver [POLICY PORT]`: the service with the HTTP interface of the original C++ XSched.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,13 +15,13 @@ use crate::cli;
 #[derive(Parser)]
 #[command(name = "xserver", version)]
 struct Args {
-    /// The policy, by either of its names.
-    #[arg(default_value = "HPF", value_parser = policy)]
-    policy: &'static str,
+    // A policy without a port is rejected by the original too.
+    #[arg(value_parser = policy, requires = "port", help = "The policy, by either of its names [default: HPF]")]
+    policy: Option<&'static str>,
 
-    /// The port of the HTTP interface.
-    #[arg(default_value_t = super::PORT, value_parser = clap::value_parser!(u16).range(1..))]
-    port: u16,
+    /// The port of the HTTP interface [default: 50000]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
 }
 
 fn policy(name: &str) -> Result<&'static str, xsched_policy::UnknownPolicy> {
@@ -39,8 +39,9 @@ pub(super) fn run(arguments: Vec<OsString>) -> ExitCode {
 }
 
 fn serve(args: &Args) -> Vec<OsString> {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
-    let words = ["xserver", "serve", "--policy", args.policy, "--http", &address.to_string()];
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port.unwrap_or(super::PORT)));
+    let policy = args.policy.unwrap_or("HPF");
+    let words = ["xserver", "serve", "--policy", policy, "--http", &address.to_string()];
     words.map(OsString::from).to_vec()
 }
 
@@ -57,7 +58,7 @@ mod tests {
     fn command_line_is_translated_to_xsched_serve() {
         for (original, expected) in [
             (vec!["xserver"], "serve --policy HPF --http 127.0.0.1:50000"),
-            (vec!["xserver", "up"], "serve --policy UP --http 127.0.0.1:50000"),
+            (vec!["xserver", "up", "50000"], "serve --policy UP --http 127.0.0.1:50000"),
             (vec!["xserver", "SPUP", "6000"], "serve --policy SPUP --http 127.0.0.1:6000"),
         ] {
             assert_eq!(translate(&original).unwrap(), expected);
@@ -66,9 +67,7 @@ mod tests {
 
     #[test]
     fn invalid_arguments_are_rejected() {
-        for words in
-            [vec!["xserver", "unknown"], vec!["xserver", "HPF", "0"], vec!["xserver", "HPF", "70000"]]
-        {
+        for words in [vec!["xserver", "HPF"], vec!["xserver", "HPF", "0"], vec!["xserver", "HPF", "70000"]] {
             assert!(translate(&words).is_err(), "{words:?}");
         }
         assert!(translate(&["xserver", "unknown"]).unwrap_err().contains("priority (HPF)"));

@@ -16,6 +16,18 @@ const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
+/// The columns of the table of all numbers, as narrow screens show them: each cell with its name.
+const COLUMNS: [&str; 8] = [
+    "requests",
+    "min",
+    "p50",
+    "p99",
+    "max",
+    "p99 / alone",
+    "background, of the device",
+    "background, of the time left",
+];
+
 /// The page.
 pub(crate) fn page(results: &Results) -> String {
     fill(
@@ -30,6 +42,7 @@ pub(crate) fn page(results: &Results) -> String {
             ("cards", cards(results).into()),
             ("timeline", timeline::figure(results).into()),
             ("latency", latency::figure(results).into()),
+            ("background", background(results).into()),
             ("rows", rows(results).into()),
             ("facts", facts(results).into()),
         ],
@@ -50,7 +63,8 @@ fn fill(template: &str, values: &[(&str, Cow<'_, str>)]) -> String {
     out
 }
 
-fn escape(text: &str) -> String {
+/// `text` for the content of an element or an attribute.
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -104,6 +118,38 @@ fn width(utilization: f64) -> f64 {
     (utilization * 100.0).clamp(0.0, 100.0)
 }
 
+/// What both tasks had of the device in each scene with a background, and what changed for the background.
+fn background(results: &Results) -> String {
+    let mut out = String::from("<div class=\"kept\">\n");
+    for scene in &results.scenes {
+        let Some(rest) = scene.background_of_rest() else { continue };
+        let name = scene.name.as_str();
+        let (foreground, background) =
+            (width(scene.foreground_utilization), width(scene.background_utilization));
+        let (of_device, of_rest) = (fine_percent(scene.background_utilization), fine_percent(rest));
+        let _ = writeln!(
+            out,
+            "<div class=\"{name}\"><h3>{name}</h3><div class=\"utilization\" role=\"img\" aria-label=\"{name}: the \
+             background had {of_device} of the device\"><i class=\"fore\" style=\"width:{foreground:.1}%\"></i>\
+             <i class=\"back\" style=\"width:{background:.1}%\"></i></div>\
+             <p class=\"note\">background: <b>{of_device}</b> of the device, {of_rest} of the time the foreground leaves</p></div>"
+        );
+    }
+    out.push_str("</div>\n");
+    let utilization = |name| results.scene(name).map(|scene| scene.background_utilization);
+    if let (Some(native), Some(xsched)) = (utilization(SceneName::Native), utilization(SceneName::XSched))
+        && native > 0.0
+    {
+        let _ = write!(
+            out,
+            "<p class=\"caption\">Under XSched the background has {}× the device time that it has natively. Colour is the \
+             foreground, grey the background, and the rest of a bar is time in which the device was idle or switched.</p>",
+            times(xsched / native)
+        );
+    }
+    out
+}
+
 /// The rows of the table of all numbers.
 fn rows(results: &Results) -> String {
     let mut out = String::new();
@@ -123,8 +169,8 @@ fn rows(results: &Results) -> String {
         ];
         let name = scene.name.as_str();
         let _ = write!(out, "<tr class=\"{name}\"><th scope=\"row\">{name}</th>");
-        for cell in cells {
-            let _ = write!(out, "<td>{}</td>", cell.as_deref().unwrap_or("–"));
+        for (label, cell) in COLUMNS.into_iter().zip(cells) {
+            let _ = write!(out, "<td data-label=\"{label}\">{}</td>", cell.as_deref().unwrap_or("–"));
         }
         out.push_str("</tr>\n");
     }
@@ -160,6 +206,21 @@ mod tests {
             let found = page.find(forbidden).map(|at| page[at..].chars().take(60).collect::<String>());
             assert_eq!(found, None, "{forbidden}");
         }
+    }
+
+    #[test]
+    fn background_of_both_scenes_is_compared() {
+        let mut results = sample::realistic();
+        for scene in &mut results.scenes {
+            (scene.foreground_utilization, scene.background_utilization) = match scene.name {
+                SceneName::Native => (0.2, 0.4),
+                SceneName::XSched => (0.2, 0.6),
+                SceneName::Alone => (0.2, 0.0),
+            };
+        }
+        let section = background(&results);
+        assert!(section.contains("has 1.50× the device time"), "{section}");
+        assert_eq!(section.matches("<h3>").count(), 2, "{section}");
     }
 
     #[test]

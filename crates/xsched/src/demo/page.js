@@ -9,6 +9,7 @@
   const axis = plot.querySelector(".axis");
   const whole = Number(plot.dataset.whole);
   const initial = charts[0].viewBox.baseVal.width;
+  const labels = [...plot.querySelectorAll(".view b")].map(element => ({ element, time: Number(element.style.getPropertyValue("--t")) }));
   let from = 0, span = initial;
 
   function show(newFrom, newSpan) {
@@ -21,7 +22,22 @@
       const height = chart.viewBox.baseVal.height;
       chart.setAttribute("viewBox", `${from} 0 ${span} ${height}`);
     }
+    placeLabels();
     drawTicks();
+  }
+
+  // Keeps the label of a bracket that is partly visible inside the view, and hides one that would touch its predecessor.
+  function placeLabels() {
+    const ends = new Map();
+    for (const label of labels) {
+      const [at, half] = [(label.time - from) / span * axis.clientWidth, label.element.offsetWidth / 2];
+      const isVisible = at > -half && at < axis.clientWidth + half;
+      const kept = Math.max(half, Math.min(axis.clientWidth - half, at));
+      const touches = isVisible && kept - half < (ends.get(label.element.parentElement) ?? -Infinity) + 4;
+      label.element.style.left = isVisible ? `${kept}px` : "";
+      label.element.style.visibility = touches ? "hidden" : "";
+      if (isVisible && !touches) ends.set(label.element.parentElement, kept + half);
+    }
   }
 
   function drawTicks() {

@@ -76,3 +76,36 @@ pub(super) fn preload(machine: &Machine) -> Vec<Check> {
     }
     checks
 }
+
+/// The original C++ XSched is put in front of the vendor's library by `LD_LIBRARY_PATH`. That takes the directory with the stubs.
+pub(super) fn search_path(machine: &Machine) -> Vec<Check> {
+    let name = "LD_LIBRARY_PATH";
+    let value = machine.variable(name).unwrap_or_default();
+    let mut found = Vec::new();
+    for directory in value.split([':', ';']).filter(|directory| !directory.is_empty()) {
+        let has = |file: &str| machine.has(&format!("{directory}/{file}"));
+        if has("libcuda.so.1") && has("../libshimcuda.so") {
+            let what = format!("{directory} puts XSched in front of the vendors' libraries");
+            found.push(match machine.variable("XSCHED_SCHEDULER") {
+                Some(_) => Check::ok(HERE, name, what),
+                None => Check::warning(
+                    HERE,
+                    name,
+                    format!("{what}, but XSCHED_SCHEDULER is not set: nothing is scheduled"),
+                    "`export XSCHED_SCHEDULER=GLB XSCHED_AUTO_XQUEUE=ON`, or use `xsched run` instead of LD_LIBRARY_PATH",
+                ),
+            });
+        } else if has("libshimcuda.so")
+            && has("xsched/libcuda.so.1")
+            && !value.contains(&format!("{directory}/xsched"))
+        {
+            found.push(Check::warning(
+                HERE,
+                name,
+                format!("{directory} has the libraries of XSched, but none with a vendor's name: nothing is scheduled by it"),
+                format!("put {directory}/xsched in front of LD_LIBRARY_PATH, or use `xsched run` instead of it"),
+            ));
+        }
+    }
+    found
+}

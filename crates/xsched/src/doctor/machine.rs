@@ -1,6 +1,7 @@
 //! The machine that the checks examine.
 
 use std::collections::HashMap;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +28,8 @@ pub(crate) struct Machine {
     pub(crate) kernel: Kernel,
     /// Whether this user may read and write a file.
     pub(crate) may_use: fn(&Path) -> bool,
+    /// The version of the interface of AMD's compute driver, by its device file.
+    pub(crate) kfd_version: fn(&Path) -> Option<(u32, u32)>,
 }
 
 impl Machine {
@@ -45,7 +48,13 @@ impl Machine {
             kernel: Kernel::probe(),
             // `access` also considers ACLs and capabilities, which the mode does not show.
             may_use: |path| rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK).is_ok(),
+            kfd_version,
         }
+    }
+
+    /// The machine whose files are copied below a directory.
+    pub(crate) fn below(root: PathBuf) -> Self {
+        Self { root, kfd_version: |_| None, ..Self::this() }
     }
 
     /// The absolute `path` below the root.
@@ -103,8 +112,31 @@ impl Machine {
 
     /// How to get access to a file that only its group may use.
     pub(crate) fn how_to_get_access(&self, path: &str, default_group: &str) -> String {
-        let group = self.group_of(path).filter(|group| group != "root");
-        let group = group.as_deref().unwrap_or(default_group);
-        format!("`sudo usermod -aG {group} $USER`, then log in again; in a container, pass {path} to it")
+        let gid = std::fs::metadata(self.at(path)).map_or(0, |file| file.gid());
+        access_through_group(path, self.group_of(path).as_deref(), gid, default_group)
     }
+}
+
+/// How to join the group of a file, by its name or, if it has none here, its number.
+pub(super) fn access_through_group(path: &str, name: Option<&str>, gid: u32, default: &str) -> String {
+    if name.is_none() && gid != 0 {
+        // The usual case in a container: the host's group is unknown in it.
+        return format!(
+            "{path} belongs to group {gid}, which has no name here: start the container with `--group-add {gid}`, or \
+             `sudo groupadd -g {gid} {default}` and `sudo usermod -aG {default} $USER`, then log in again"
+        );
+    }
+    let group = name.filter(|group| *group != "root").unwrap_or(default);
+    format!("`sudo usermod -aG {group} $USER`, then log in again; in a container, pass {path} to it")
+}
+
+/// Asks AMD's compute driver for the version of its interface. This changes nothing in the driver.
+fn kfd_version(path: &Path) -> Option<(u32, u32)> {
+    /// `AMDKFD_IOC_GET_VERSION`.
+    const GET_VERSION: libc::c_ulong = 0x8008_4b01;
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).ok()?;
+    let mut version = [0_u32; 2];
+    // SAFETY: the driver writes 8 bytes, for which `version` has room.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), GET_VERSION, version.as_mut_ptr()) };
+    (result == 0).then_some((version[0], version[1]))
 }

@@ -14,14 +14,17 @@ mod surroundings;
 pub(crate) mod tests;
 
 use serde::Serialize;
+use serde_json::Value;
 
 pub(crate) use self::machine::Machine;
-pub(crate) use self::report::text;
+pub(crate) use self::report::{commands, text};
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
+    /// Not on this machine: neither works nor fails.
+    Absent,
     /// Works.
     Ok,
     /// Works with a restriction.
@@ -72,11 +75,24 @@ pub(crate) struct Check {
     pub(crate) what: String,
     /// What the user can do, unless the result is ok.
     pub(crate) do_next: Option<String>,
+    /// The values that the finding is based on, for programs that read the report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) facts: Option<Value>,
 }
 
 impl Check {
     pub(crate) fn ok(group: Group, name: impl Into<String>, what: impl Into<String>) -> Self {
-        Self { group, name: name.into(), state: State::Ok, what: what.into(), do_next: None }
+        Self { group, name: name.into(), state: State::Ok, what: what.into(), do_next: None, facts: None }
+    }
+
+    /// A finding about something that this machine does not have.
+    pub(crate) fn absent(group: Group, name: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { state: State::Absent, ..Self::ok(group, name, what) }
+    }
+
+    /// The same finding, if there is no device that it matters for.
+    pub(crate) fn without_verdict(self) -> Self {
+        Self { state: State::Absent, do_next: None, ..self }
     }
 
     pub(crate) fn warning(
@@ -86,7 +102,7 @@ impl Check {
         do_next: impl Into<String>,
     ) -> Self {
         let do_next = Some(do_next.into());
-        Self { group, name: name.into(), state: State::Warning, what: what.into(), do_next }
+        Self { group, name: name.into(), state: State::Warning, what: what.into(), do_next, facts: None }
     }
 
     pub(crate) fn problem(
@@ -97,14 +113,20 @@ impl Check {
     ) -> Self {
         Self { state: State::Problem, ..Self::warning(group, name, what, do_next) }
     }
+
+    /// The same finding with the values it is based on.
+    pub(crate) fn with_facts(self, facts: Value) -> Self {
+        Self { facts: Some(facts), ..self }
+    }
 }
 
 /// Runs all checks.
 pub(crate) fn examine(machine: &Machine) -> Vec<Check> {
-    let checks: [fn(&Machine) -> Vec<Check>; 6] = [
+    let checks: [fn(&Machine) -> Vec<Check>; 7] = [
         scheduler::service,
         library::library,
         library::preload,
+        library::search_path,
         platforms::platforms,
         kernel::kernel,
         surroundings::surroundings,

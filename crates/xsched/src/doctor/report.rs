@@ -24,6 +24,7 @@ pub(crate) fn text(checks: &[Check], columns: Option<usize>, glyphs: &Glyphs, co
 
 fn finding(check: &Check, columns: Option<usize>, glyphs: &Glyphs, colour: bool) -> String {
     let (symbol, ansi) = match check.state {
+        State::Absent => ("-", "2"),
         State::Ok => (glyphs.verdict[0], "32"),
         State::Warning => (glyphs.verdict[1], "33"),
         State::Problem => (glyphs.verdict[2], "31"),
@@ -36,6 +37,20 @@ fn finding(check: &Check, columns: Option<usize>, glyphs: &Glyphs, colour: bool)
         text.push_str(&indented("       do: ", 11, do_next, columns));
     }
     text
+}
+
+/// The commands in what to do, after the finding and its remedy as comments.
+pub(crate) fn commands(checks: &[Check]) -> String {
+    let mut lines = Vec::new();
+    for check in checks {
+        let Some(do_next) = &check.do_next else { continue };
+        lines.push(format!("# {}: {}", check.name, check.what));
+        lines.push(format!("#   do: {do_next}"));
+        // Options of a container's command line are quoted too.
+        let quoted = do_next.split('`').skip(1).step_by(2).filter(|quoted| !quoted.starts_with('-'));
+        lines.extend(quoted.map(str::to_owned));
+    }
+    lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect()
 }
 
 /// `text` after `first`, which occupies `indent` columns; further lines are indented by as much.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use xsched_ipc::protocol::Status;
+use xsched_ipc::protocol::{Status, UnscheduledProcess};
 use xsched_policy::PolicyInfo;
 
 use super::{Check, Group, Machine};
@@ -21,6 +21,7 @@ pub(super) fn service(machine: &Machine) -> Vec<Check> {
     };
     let mut checks = vec![version(&at, &status)];
     checks.extend(tasks(&status));
+    checks.extend(status.unscheduled.iter().map(unscheduled));
     checks
 }
 
@@ -62,11 +63,11 @@ fn unreachable(machine: &Machine, error: &ToolError) -> Check {
             format!("a scheduler listens at {}, but this user may not connect to it", at.display()),
             "join the group `xsched`: `sudo usermod -aG xsched $USER`, then log in again",
         ),
-        ToolError::NoReply { .. } => Check::problem(
+        ToolError::NoReply { .. } | ToolError::NotAccepted { .. } => Check::problem(
             HERE,
             "service",
             error.to_string(),
-            "check whether it is stopped (`ps`), and restart it; programs run unscheduled until then",
+            "restart it with `xsched serve --replace`, or `systemctl restart xsched`; programs run unscheduled until then",
         ),
         ToolError::ConnectionFailed { .. } | ToolError::UnexpectedReply { .. } | ToolError::Refused(_) => {
             Check::problem(
@@ -93,6 +94,16 @@ fn version(at: &std::path::Path, status: &Status) -> Check {
         "service",
         what,
         "restart the service; programs keep running and connect to the new one",
+    )
+}
+
+fn unscheduled(process: &UnscheduledProcess) -> Check {
+    let what = term::unscheduled(process);
+    Check::warning(
+        HERE,
+        "tasks",
+        what,
+        "start that program with `xsched run` too, so that priorities apply to it",
     )
 }
 

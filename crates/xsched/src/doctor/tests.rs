@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use tempfile::TempDir;
 
 use super::kernel::Kernel;
-use super::machine::Machine;
+use super::machine::{Machine, access_through_group};
 use super::*;
 use crate::term::Glyphs;
 
@@ -25,6 +25,7 @@ pub(crate) fn machine(files: &[(&str, &str)]) -> (TempDir, Machine) {
         kernel: good,
         // The permissions of other users, so that the result does not depend on the user who runs the tests.
         may_use: |path| fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o006 == 0o006),
+        kfd_version: |path| path.exists().then_some((1, 17)),
         root,
     };
     let always = [("/usr/lib/libxsched.so", ""), ("/usr/bin/xsched", "")];
@@ -58,7 +59,9 @@ fn machine_without_accelerators_has_no_problems() {
     assert!(do_next(find(&checks, "service")).contains("xsched serve"));
     assert!(find(&checks, "simulated").what.contains("levels 1, 2, 3 work"));
     assert!(find(&checks, "kernel").what.contains("Linux 6.1.0"));
-    assert!(!checks.iter().any(|check| check.name.starts_with("nvidia") || check.name.starts_with("amd")));
+    for (name, what) in [("nvidia", "no NVIDIA GPU on this machine"), ("amd", "no AMD GPU on this machine")] {
+        assert!(find(&checks, name).state == State::Absent && find(&checks, name).what == what);
+    }
 }
 
 #[test]
@@ -70,6 +73,27 @@ fn missing_runtime_directory_is_a_problem() {
     assert!(do_next(find(&checks, "service")).contains("export XDG_RUNTIME_DIR"));
     machine.uid = 0;
     assert_eq!(find(&examine(&machine), "service").state, State::Warning, "root has /run");
+}
+
+#[test]
+fn search_path_of_the_original_is_explained() {
+    let files = [("/opt/x/lib/libshimcuda.so", ""), ("/opt/x/lib/xsched/libcuda.so.1", "")];
+    let (_tree, mut machine) = machine(&files);
+    let checks_with = |machine: &mut Machine, path: &str| {
+        machine.environment.insert("LD_LIBRARY_PATH".to_owned(), path.to_owned());
+        examine(machine).into_iter().filter(|check| check.name == "LD_LIBRARY_PATH").collect::<Vec<_>>()
+    };
+    assert_eq!(checks_with(&mut machine, "/usr/lib:/nowhere"), []);
+    let [check] = &checks_with(&mut machine, "/opt/x/lib")[..] else { panic!("one finding") };
+    assert_eq!(check.state, State::Warning);
+    assert!(do_next(check).contains("/opt/x/lib/xsched"), "{check:?}");
+    let [check] = &checks_with(&mut machine, "/opt/x/lib/xsched:/usr/lib")[..] else { panic!("one finding") };
+    assert!(check.state == State::Warning && do_next(check).contains("XSCHED_SCHEDULER=GLB"), "{check:?}");
+    machine.environment.insert("XSCHED_SCHEDULER".to_owned(), "GLB".to_owned());
+    let [check] = &checks_with(&mut machine, "/opt/x/lib/xsched:/opt/x/lib")[..] else {
+        panic!("one finding")
+    };
+    assert_eq!(check.state, State::Ok);
 }
 
 #[test]
@@ -146,4 +170,53 @@ System
     assert_eq!(text(&checks, Some(22), Glyphs::UNICODE, false), expected);
     let plain = text(&checks, None, Glyphs::ASCII, false);
     assert!(plain.is_ascii() && plain.contains("  X  nvidia: one two three four\n"), "{plain}");
+}
+
+#[test]
+fn job_and_access_control_are_reported() {
+    let (_tree, mut machine) = machine(&[
+        ("/proc/self/status", "Name:\txsched\nSeccomp:\t2\n"),
+        ("/sys/fs/selinux/enforce", "1"),
+        ("/proc/self/attr/current", "system_u:system_r:container_t:s0\0"),
+        ("/dev/kfd", ""),
+    ]);
+    machine.environment.insert("SLURM_JOB_ID".into(), "7".into());
+    machine.environment.insert("ROCR_VISIBLE_DEVICES".into(), "0".into());
+    let checks = examine(&machine);
+    assert_eq!(find(&checks, "job").what, "a Slurm job; ROCR_VISIBLE_DEVICES is set");
+    let access = find(&checks, "access control");
+    assert!(
+        access.state == State::Ok && access.what.contains("a seccomp filter and SELinux (enforcing, "),
+        "{access:?}"
+    );
+    close(&machine, "/dev/kfd");
+    let checks = examine(&machine);
+    let access = find(&checks, "access control");
+    assert!(access.state == State::Problem && do_next(access).contains("label=disable"), "{access:?}");
+    fs::write(machine.at("/sys/fs/selinux/enforce"), "0").unwrap();
+    fs::write(machine.at("/proc/self/attr/current"), "docker-default (enforce)\n").unwrap();
+    let checks = examine(&machine);
+    assert!(find(&checks, "access control").what.ends_with("the AppArmor profile docker-default (enforce)"));
+}
+
+#[test]
+fn group_without_a_name_is_given_to_the_container_by_number() {
+    let advice = |name, gid| access_through_group("/dev/kfd", name, gid, "render");
+    assert!(advice(None, 993).contains("start the container with `--group-add 993`"));
+    assert!(advice(Some("video"), 44).starts_with("`sudo usermod -aG video $USER`"));
+    assert!(advice(Some("root"), 0).starts_with("`sudo usermod -aG render $USER`"));
+}
+
+#[test]
+fn commands_are_printed_with_the_findings_as_comments() {
+    let checks = [
+        Check::ok(Group::System, "kernel", "works"),
+        Check::warning(Group::System, "service", "none", "`xsched run` starts one; or run `xsched serve`"),
+        Check::problem(Group::Devices, "gpu", "closed", "pass it to the container: `-v /dev/kfd`"),
+    ];
+    assert_eq!(
+        commands(&checks),
+        "# service: none\n#   do: `xsched run` starts one; or run `xsched serve`\nxsched run\nxsched serve\n\
+         # gpu: closed\n#   do: pass it to the container: `-v /dev/kfd`\n"
+    );
 }

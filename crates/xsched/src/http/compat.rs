@@ -1,8 +1,6 @@
 //! The HTTP interface of the original C++ XSched's `xserver`: its paths, numbers and JSON keys. `docs/compatibility.md`
 //! describes it. Its hint `utilization` is what XSched calls a share.
 
-use std::path::Path;
-
 use serde::Deserialize;
 use serde_json::{Value, json};
 use xsched_ipc::protocol::{
@@ -13,15 +11,18 @@ use xsched_policy::{POLICIES, PolicyInfo};
 use super::message::{Request, Response};
 use crate::tool::{ToolConnection, ToolError};
 
-/// Responds to one request with the help of the service at `service`.
-pub(super) fn respond(service: &Path, request: &Request) -> Response {
+/// Connects to the service, with the rights of the caller.
+pub(super) type Connect<'a> = &'a dyn Fn() -> Result<ToolConnection, ToolError>;
+
+/// Responds to one request with the help of the service.
+pub(super) fn respond(service: Connect<'_>, request: &Request) -> Response {
     route(service, request).unwrap_or_else(|response| response)
 }
 
 /// The response to a valid request, or the response that reports an error.
 type RouteResult = Result<Response, Response>;
 
-fn route(service: &Path, request: &Request) -> RouteResult {
+fn route(service: Connect<'_>, request: &Request) -> RouteResult {
     let path: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
     match (request.method.as_str(), &path[..]) {
         ("GET", ["xqueues"]) => Ok(queues(&connect(service)?.status().map_err(error_response)?)),
@@ -43,7 +44,11 @@ fn route(service: &Path, request: &Request) -> RouteResult {
         ("POST", ["config", handle]) => {
             let (queue, settings) = (handle_of(handle)?, settings(request)?);
             let tool = connect(service)?;
-            find(&tool.status().map_err(error_response)?, queue)?;
+            let current = find(&tool.status().map_err(error_response)?, queue)?.clone();
+            if settings == Settings::default() {
+                return Ok(Response::json(&json!({ "warning": "no change" })));
+            }
+            check_window(&current, &settings)?;
             send(&tool, &ServiceRequest::Configure { queue, settings })
         }
         ("POST", ["hint"]) => hint(service, &request.body),
@@ -54,8 +59,8 @@ fn route(service: &Path, request: &Request) -> RouteResult {
     }
 }
 
-fn connect(service: &Path) -> Result<ToolConnection, Response> {
-    ToolConnection::connect_to_first(vec![service.to_owned()]).map_err(error_response)
+fn connect(service: Connect<'_>) -> Result<ToolConnection, Response> {
+    service().map_err(error_response)
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "made for `map_err`")]
@@ -139,22 +144,35 @@ fn requested_policy(request: &Request) -> Result<&'static PolicyInfo, Response> 
 }
 
 fn settings(request: &Request) -> Result<Settings, Response> {
+    // `xcli` of the original C++ XSched sends every setting, 0 or -1 for those that do not change.
     let number = |name: &str, max: i64| {
         let Some(given) = request.parameter(name) else { return Ok(None) };
         match given.parse() {
+            Ok(0) if name == "level" => Ok(None),
+            Ok(-1) if name != "level" => Ok(None),
             Ok(number) if (1..=max).contains(&number) => Ok(Some(number)),
             _ => Err(bad_request(format_args!("{name} `{given}` is not a number from 1 to {max}"))),
         }
     };
-    let settings = Settings {
+    Ok(Settings {
         level: number("level", 3)?,
         threshold: number("threshold", u32::MAX.into())?,
         batch_size: number("batch_size", u32::MAX.into())?,
-    };
-    if settings == Settings::default() {
-        return Err(bad_request("no setting is given: use level, threshold or batch_size"));
+    })
+}
+
+/// The original C++ XSched rejects a batch that is not smaller than the threshold. A threshold alone is accepted: the library
+/// reduces the batch.
+fn check_window(current: &QueueStatus, settings: &Settings) -> Result<(), Response> {
+    let Some(batch) = settings.batch_size else { return Ok(()) };
+    // 0 while the window is measured in time.
+    let current = Some(i64::from(current.threshold)).filter(|threshold| *threshold != 0);
+    match settings.threshold.or(current) {
+        Some(threshold) if batch >= threshold => Err(bad_request(format_args!(
+            "the batch size must be less than the threshold: {batch} is not less than {threshold}"
+        ))),
+        _ => Ok(()),
     }
-    Ok(settings)
 }
 
 /// The body of a hint. The type determines which fields are required.
@@ -179,7 +197,7 @@ fn required<T>(value: Option<T>, name: &str) -> Result<T, Response> {
     value.ok_or_else(|| bad_request(format_args!("the hint has no `{name}`")))
 }
 
-fn hint(service: &Path, body: &[u8]) -> RouteResult {
+fn hint(service: Connect<'_>, body: &[u8]) -> RouteResult {
     let hint: Hint =
         serde_json::from_slice(body).map_err(|error| bad_request(format_args!("not a hint: {error}")))?;
     let hint_request = HintRequest::default();
@@ -213,7 +231,9 @@ fn hint(service: &Path, body: &[u8]) -> RouteResult {
         }
     };
     let tool = connect(service)?;
-    let service_request = match (hint.handle, hint.pid) {
+    // `xcli` of the original C++ XSched sends both, 0 for the one that is not meant.
+    let service_request = match (hint.handle.filter(|handle| *handle != 0), hint.pid.filter(|pid| *pid != 0))
+    {
         (Some(handle), _) => {
             let queue = find(&tool.status().map_err(error_response)?, handle)?.handle;
             ServiceRequest::SetQueue { queue, hint_request }

@@ -7,23 +7,29 @@ pub(super) const MAX_HEAD: usize = 8 * 1024;
 /// Limit on the body, in bytes.
 pub(super) const MAX_BODY: usize = 64 * 1024;
 
+/// What a page may do: load scripts and styles from this server, send requests to it, and nothing else. No other page may embed it.
+const PAGE_POLICY: &str = "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+     img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\nReferrer-Policy: no-referrer\r\n";
+
 /// A request.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Request {
-    pub(super) method: String,
+pub(crate) struct Request {
+    pub(crate) method: String,
     /// Without the query.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// The text after the `?`.
-    pub(super) query: String,
-    pub(super) host: Option<String>,
+    pub(crate) query: String,
+    pub(crate) host: Option<String>,
     /// Sent by a browser for a request of a web page.
-    pub(super) origin: Option<String>,
-    pub(super) body: Vec<u8>,
+    pub(crate) origin: Option<String>,
+    /// Credentials, such as `Bearer TOKEN`.
+    pub(crate) authorization: Option<String>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Request {
     /// A parameter of the query; none if its value is empty.
-    pub(super) fn parameter(&self, name: &str) -> Option<&str> {
+    pub(crate) fn parameter(&self, name: &str) -> Option<&str> {
         let has_value =
             |pair: &'_ str| pair.split_once('=').is_some_and(|(key, value)| key == name && !value.is_empty());
         self.query
@@ -36,20 +42,20 @@ impl Request {
 
 /// A response.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Response {
-    pub(super) status: u16,
-    pub(super) content_type: &'static str,
-    pub(super) body: String,
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) content_type: &'static str,
+    pub(crate) body: String,
 }
 
 impl Response {
     /// Status 200 with a JSON body.
-    pub(super) fn json(value: &serde_json::Value) -> Self {
+    pub(crate) fn json(value: &serde_json::Value) -> Self {
         Self { status: 200, content_type: "application/json", body: value.to_string() }
     }
 
     /// An error status with the body `{"error": reason}`.
-    pub(super) fn error(status: u16, reason: impl std::fmt::Display) -> Self {
+    pub(crate) fn error(status: u16, reason: impl std::fmt::Display) -> Self {
         Self { status, ..Self::json(&serde_json::json!({ "error": reason.to_string() })) }
     }
 
@@ -57,9 +63,11 @@ impl Response {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut text = String::new();
         // Writing into a string cannot fail.
+        let challenge = if self.status == 401 { "WWW-Authenticate: Bearer\r\n" } else { "" };
+        let policy = if self.content_type.starts_with("text/html") { PAGE_POLICY } else { "" };
         let _ = write!(
             text,
-            "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n\
+            "HTTP/1.1 {} {}\r\n{challenge}{policy}Content-Type: {}\r\nContent-Length: {}\r\n\
              Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n{}",
             self.status,
             reason_phrase(self.status),
@@ -75,11 +83,14 @@ fn reason_phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
         400 => "Bad Request",
+        401 => "Unauthorized",
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
         408 => "Request Timeout",
+        409 => "Conflict",
         413 => "Content Too Large",
+        429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         501 => "Not Implemented",
         503 => "Service Unavailable",
@@ -98,12 +109,19 @@ pub(super) fn parse(input: &[u8]) -> Result<Option<Request>, Response> {
     }
     let head = std::str::from_utf8(&input[..end])
         .map_err(|_| Response::error(400, "the headers are not valid UTF-8"))?;
+    // Other programs may take a single CR or LF for the end of a line.
+    if head.split("\r\n").any(|line| line.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t')) {
+        return Err(Response::error(400, "the headers contain a control character"));
+    }
     let mut lines = head.split("\r\n");
     let mut request = request_line(lines.next().unwrap_or_default())?;
     let mut length = None;
     for line in lines {
         let (name, value) =
             line.split_once(':').ok_or_else(|| Response::error(400, "a header has no colon"))?;
+        if !is_token(name) {
+            return Err(Response::error(400, format_args!("`{name}` is not the name of a header")));
+        }
         let value = value.trim();
         match name.to_ascii_lowercase().as_str() {
             "content-length" => {
@@ -119,8 +137,9 @@ pub(super) fn parse(input: &[u8]) -> Result<Option<Request>, Response> {
                     "Transfer-Encoding is not supported: send a Content-Length",
                 ));
             }
-            "host" => request.host = Some(value.to_owned()),
-            "origin" => request.origin = Some(value.to_owned()),
+            "host" => set_once(&mut request.host, "Host", value)?,
+            "origin" => set_once(&mut request.origin, "Origin", value)?,
+            "authorization" => set_once(&mut request.authorization, "Authorization", value)?,
             _ => {}
         }
     }
@@ -131,6 +150,21 @@ pub(super) fn parse(input: &[u8]) -> Result<Option<Request>, Response> {
     }
     request.body = body[..length].to_vec();
     Ok(Some(request))
+}
+
+/// Whether a text is a name in the grammar of HTTP. A name with a space before the colon is not: other programs may ignore such a
+/// header, or not.
+fn is_token(text: &str) -> bool {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_name)
+}
+
+/// Sets a header that a request has at most once.
+fn set_once(header: &mut Option<String>, name: &str, value: &str) -> Result<(), Response> {
+    match header.replace(value.to_owned()) {
+        None => Ok(()),
+        Some(_) => Err(Response::error(400, format_args!("the request has two {name} headers"))),
+    }
 }
 
 fn head_too_long() -> Response {
@@ -206,6 +240,22 @@ mod tests {
         assert_eq!(error_status("GET / HTTP/2.0\r\n\r\n"), 505);
         assert_eq!(error_status("GET / HTTP/1.1\r\nno colon\r\n\r\n"), 400);
         assert_eq!(error_status("GET / HTTP/1.1\r\nContent-Length: +1\r\n\r\n"), 400);
+        for header in [
+            "Host : a",
+            "Host\t: a",
+            " Host: a",
+            ": a",
+            "H\u{e9}: a",
+            "Host: a\r\nhost: a",
+            "Origin: a\r\nOrigin: b",
+            "Authorization: a\r\nAuthorization: a",
+            "A: b\nHost: c",
+            "A: b\rHost: c",
+            "A: \0",
+        ] {
+            assert_eq!(error_status(&format!("GET / HTTP/1.1\r\n{header}\r\n\r\n")), 400, "{header:?}");
+        }
+        assert_eq!(error_status("GET /\n HTTP/1.1\r\n\r\n"), 400);
         assert_eq!(error_status("GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"), 400);
         assert_eq!(error_status("GET / HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n"), 413);
         assert_eq!(error_status("GET / HTTP/1.1\r\nContent-Length: 65537\r\n\r\n"), 413);
@@ -213,6 +263,18 @@ mod tests {
         assert_eq!(error_status(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(MAX_HEAD))), 431);
         assert_eq!(error_status(&format!("GET / HTTP/1.1\r\nA: {}\r\n\r\n", "a".repeat(MAX_HEAD))), 431);
         assert_eq!(parse(b"GET / HTTP/1.1\r\nA: \xff\r\n\r\n").unwrap_err().status, 400);
+    }
+
+    #[test]
+    fn only_pages_have_a_policy() {
+        let text = |content_type| {
+            let response = Response { status: 200, content_type, body: String::new() };
+            String::from_utf8(response.to_bytes()).unwrap()
+        };
+        assert!(
+            text("text/html; charset=utf-8").contains("\r\nContent-Security-Policy: default-src 'none';")
+        );
+        assert!(!text("application/json").contains("Content-Security-Policy"));
     }
 
     #[test]

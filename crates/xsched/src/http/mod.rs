@@ -2,82 +2,130 @@
 //!
 //! `xsched serve` calls [`serve_metrics`] and [`serve_compat`] once its own socket listens. Both bind before they return, so
 //! that a port in use is an error of the command line, and then serve on a thread each until the process exits. They send
-//! requests to the service over its socket as every tool does, with the rights of the service's own user. An HTTP client has no
-//! credentials: every process that can connect may use all that the port offers. So the ports are on loopback unless the
-//! user insists, cannot end the service or suspend a program, and reject requests from web pages.
+//! requests to the service over its socket as every tool does, with the rights of the caller ([`access`]). The ports are on loopback
+//! unless the user insists, cannot end the service or suspend a program, and reject requests from web pages.
+//!
+//! `xsched dashboard` calls [`serve_dashboard`] or [`serve_dashboard_unix`] in a process of its own, whose requests have the rights of its user.
 
+mod access;
+mod caller;
 mod compat;
 mod message;
 mod server;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixListener;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use xsched_ipc::metrics;
 use xsched_ipc::protocol::{Reply, Request as Ask};
 
-use crate::tool::{ToolConnection, ToolError};
-use message::Response;
+use crate::tool::ToolError;
+use access::{AuthorizedHandler, Rights, authorize};
 use server::{Handler, Limits, Listener, Server};
+
+pub(crate) use access::{Access, Reach, Token, is_loopback};
+pub(crate) use message::{Request, Response};
+
+/// Connections to a Unix socket that wait until they are accepted.
+const UNIX_BACKLOG: i32 = 128;
 
 /// How long the service may take to send the next packet of a reply.
 const NEXT_PACKET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Which addresses may be listened on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// Loopback addresses only.
-    Loopback,
-    /// Every address: the user gave --http-allow-remote.
-    AnyAddress,
-}
-
-/// Serves `GET /metrics` of the service at `service` on the Unix socket `socket`, and on a TCP port if `address` is given. Returns
-/// the address of the TCP port.
+/// Serves `GET /metrics` of the service at `service` on the Unix socket `socket`, and on a TCP port if an address is given, with the
+/// option or setting that it is from. Returns the address of the TCP port.
 ///
 /// `socket` is a path such as `$XDG_RUNTIME_DIR/xsched/metrics.sock`; a file left there by an earlier service is replaced.
 pub(crate) fn serve_metrics(
     service: &Path,
     socket: &Path,
-    address: Option<SocketAddr>,
-    reach: Reach,
+    address: Option<(SocketAddr, &str)>,
+    access: &Access,
 ) -> anyhow::Result<Option<SocketAddr>> {
-    let tcp = address.map(|address| listen(address, reach, "--metrics")).transpose()?;
+    let tcp = address.map(|(address, from)| listen(address, access.reach, from)).transpose()?;
     let bound = tcp.as_ref().map(TcpListener::local_addr).transpose()?;
     // Clients of the Unix socket are local, so their Host header is not checked.
-    start("metrics-socket", vec![Listener::Unix(listen_unix(socket)?)], metrics_handler(service.to_owned()))?;
+    let handler = metrics_handler(service.to_owned(), access.shows_all_names);
+    let handler: Handler = Box::new(move |request, caller| handler(request, Rights::Of(caller)));
+    start("metrics-socket", vec![Listener::Unix(listen_unix(socket)?)], Limits::default(), handler)?;
     if let Some(tcp) = tcp {
         start(
             "metrics-http",
             vec![Listener::Tcp(tcp)],
-            reject_web_pages(reach, metrics_handler(service.to_owned())),
+            Limits::default(),
+            authorize(access.clone(), metrics_handler(service.to_owned(), access.shows_all_names)),
         )?;
     }
     Ok(bound)
 }
 
 /// Serves the HTTP interface of the original C++ XSched's `xserver`, for the service at `service`. Returns the address.
-pub(crate) fn serve_compat(service: &Path, address: SocketAddr, reach: Reach) -> anyhow::Result<SocketAddr> {
-    let listener = listen(address, reach, "--http")?;
+pub(crate) fn serve_compat(
+    service: &Path,
+    address: SocketAddr,
+    access: &Access,
+) -> anyhow::Result<SocketAddr> {
+    let listener = listen(address, access.reach, "--http")?;
     let bound = listener.local_addr()?;
     let service = service.to_owned();
-    let handler: Handler = Box::new(move |request| compat::respond(&service, request));
-    start("compat-http", vec![Listener::Tcp(listener)], reject_web_pages(reach, handler))?;
+    let handler: AuthorizedHandler =
+        Box::new(move |request, rights| compat::respond(&|| rights.connect(&service), request));
+    let handler = authorize(access.clone(), handler);
+    start("compat-http", vec![Listener::Tcp(listener)], Limits::default(), handler)?;
     Ok(bound)
 }
 
-fn start(name: &str, listeners: Vec<Listener>, handler: Handler) -> anyhow::Result<()> {
+/// Serves the dashboard's requests at a port of the loopback address, any free one if `port` is 0. Returns the address. `respond` checks
+/// which requests are allowed.
+pub(crate) fn serve_dashboard(
+    port: u16,
+    respond: impl Fn(&Request) -> Response + Send + 'static,
+) -> anyhow::Result<SocketAddr> {
+    let listener = listen((std::net::Ipv4Addr::LOCALHOST, port).into(), Reach::Loopback, "--port")?;
+    let bound = listener.local_addr()?;
+    start_dashboard(Listener::Tcp(listener), respond)?;
+    Ok(bound)
+}
+
+/// Serves the dashboard's requests at a Unix socket to which only the user of this process can connect. A socket that an ended process
+/// has left there is replaced, any other file is not.
+pub(crate) fn serve_dashboard_unix(
+    path: &Path,
+    respond: impl Fn(&Request) -> Response + Send + 'static,
+) -> anyhow::Result<()> {
+    let at = || format!("cannot listen at {} (--unix)", path.display());
+    if let Ok(found) = std::fs::symlink_metadata(path) {
+        if !found.file_type().is_socket() {
+            anyhow::bail!("{}: it is a file, and no socket: choose another path", at());
+        }
+        if UnixStream::connect(path).is_ok() {
+            anyhow::bail!("{}: another program listens there: choose another path", at());
+        }
+    }
+    start_dashboard(Listener::Unix(listen_unix(path)?), respond)
+}
+
+fn start_dashboard(
+    listener: Listener,
+    respond: impl Fn(&Request) -> Response + Send + 'static,
+) -> anyhow::Result<()> {
+    let handler: Handler = Box::new(move |request, _| respond(request));
+    start("dashboard-http", vec![listener], Limits::default(), handler)
+}
+
+fn start(name: &str, listeners: Vec<Listener>, limits: Limits, handler: Handler) -> anyhow::Result<()> {
     for listener in &listeners {
         listener.set_nonblocking()?;
     }
-    let server = Server { listeners, limits: Limits::default(), handler };
+    let server = Server { listeners, limits, handler };
     thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || server.run())
@@ -85,15 +133,14 @@ fn start(name: &str, listeners: Vec<Listener>, handler: Handler) -> anyhow::Resu
     Ok(())
 }
 
-fn listen(address: SocketAddr, reach: Reach, flag: &str) -> anyhow::Result<TcpListener> {
+fn listen(address: SocketAddr, reach: Reach, from: &str) -> anyhow::Result<TcpListener> {
     if reach == Reach::Loopback && !address.ip().is_loopback() {
         anyhow::bail!(
-            "{flag} {address} can be reached from other machines, and the interface has no authentication: use a \
-             loopback address such as 127.0.0.1:{}, or add --http-allow-remote",
+            "{from} {address} can be reached from other machines: use a loopback address such as 127.0.0.1:{}, or add --http-allow-remote",
             address.port()
         );
     }
-    TcpListener::bind(address).with_context(|| format!("cannot listen at {address} ({flag})"))
+    TcpListener::bind(address).with_context(|| format!("cannot listen at {address} ({from})"))
 }
 
 fn listen_unix(path: &Path) -> anyhow::Result<UnixListener> {
@@ -102,37 +149,21 @@ fn listen_unix(path: &Path) -> anyhow::Result<UnixListener> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).with_context(at),
         _ => {}
     }
-    let listener = UnixListener::bind(path).with_context(at)?;
+    // No process can connect before `listen`, and so none with the permissions that the umask allows.
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .with_context(at)?;
+    let address = SocketAddrUnix::new(path).with_context(at)?;
+    rustix::net::bind(&socket, &address).with_context(at)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(at)?;
-    Ok(listener)
+    rustix::net::listen(&socket, UNIX_BACKLOG).with_context(at)?;
+    Ok(UnixListener::from(socket))
 }
 
-/// Rejects requests that a browser sends for a web page. A page can reach loopback addresses by their own name (the request
-/// then has an Origin) or by a foreign name that resolves to loopback (the Host is then foreign).
-fn reject_web_pages(reach: Reach, handler: Handler) -> Handler {
-    Box::new(move |request| match (&request.origin, &request.host) {
-        (Some(_), _) => {
-            Response::error(403, "requests from web pages are rejected: the request has an Origin header")
-        }
-        (None, Some(host)) if reach == Reach::Loopback && !is_loopback(host) => {
-            Response::error(403, format_args!("the Host header `{host}` does not name this machine"))
-        }
-        _ => handler(request),
-    })
-}
-
-/// Whether a `Host` header names this machine.
-fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
-}
-
-fn metrics_handler(service: PathBuf) -> Handler {
-    Box::new(move |request| match (request.method.as_str(), request.path.as_str()) {
-        ("GET", "/metrics") => match metrics_of(&service) {
+fn metrics_handler(service: PathBuf, shows_all_names: bool) -> AuthorizedHandler {
+    let rights = move |rights| if shows_all_names { Rights::Administrator } else { rights };
+    Box::new(move |request, caller| match (request.method.as_str(), request.path.as_str()) {
+        ("GET", "/metrics") => match metrics_of(&service, rights(caller)) {
             Ok(body) => Response { status: 200, content_type: metrics::CONTENT_TYPE, body },
             Err(error) => Response::error(503, error),
         },
@@ -141,8 +172,8 @@ fn metrics_handler(service: PathBuf) -> Handler {
     })
 }
 
-fn metrics_of(service: &Path) -> Result<String, ToolError> {
-    let tool = ToolConnection::connect_to_first(vec![service.to_owned()])?;
+fn metrics_of(service: &Path, rights: Rights) -> Result<String, ToolError> {
+    let tool = rights.connect(service)?;
     let mut page = String::new();
     let mut reply = tool.request(&Ask::Metrics)?;
     loop {

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use xsched_ipc::protocol::Caller;
+
+use super::caller;
 use super::message::{self, Request, Response};
 
 /// Limits on connections and time.
@@ -26,6 +29,8 @@ pub(super) struct Limits {
     pub(super) exchange_timeout: Duration,
     /// For the client to close its side after the response.
     pub(super) drain_timeout: Duration,
+    /// Connections that are accepted in one second; further ones wait in the kernel's queue.
+    pub(super) accepts_per_second: u32,
 }
 
 impl Default for Limits {
@@ -34,12 +39,42 @@ impl Default for Limits {
             connections: 64,
             exchange_timeout: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(1),
+            // A page needs two, and scripts less than this. Most requests to the ports of a service take time of its scheduler.
+            accepts_per_second: 2_000,
         }
     }
 }
 
 /// How long to wait after `accept` failed, for example because no descriptors are left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// The time over which connections are counted for [`Limits::accepts_per_second`].
+const ACCEPT_PERIOD: Duration = Duration::from_millis(1_000 / ACCEPT_PERIODS_PER_SECOND as u64);
+const ACCEPT_PERIODS_PER_SECOND: u32 = 20;
+
+/// Counts the accepted connections of a period.
+struct AcceptPace {
+    /// The most in one period.
+    limit: u32,
+    period_end: Instant,
+    accepted: u32,
+}
+
+impl AcceptPace {
+    fn new(limits: Limits, now: Instant) -> Self {
+        let limit = (limits.accepts_per_second / ACCEPT_PERIODS_PER_SECOND).max(1);
+        Self { limit, period_end: now + ACCEPT_PERIOD, accepted: 0 }
+    }
+
+    /// Counts a connection. Returns when the next one may be accepted, if that is later.
+    fn count(&mut self, now: Instant) -> Option<Instant> {
+        if now >= self.period_end {
+            (self.period_end, self.accepted) = (now + ACCEPT_PERIOD, 0);
+        }
+        self.accepted += 1;
+        (self.accepted >= self.limit).then_some(self.period_end)
+    }
+}
 
 /// A TCP or Unix socket that accepts connections.
 pub(super) enum Listener {
@@ -106,6 +141,17 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// The user at the other end.
+    fn caller(&self) -> Caller {
+        match self {
+            Self::Tcp(stream) => caller::of_tcp(stream),
+            Self::Unix(stream) => rustix::net::sockopt::socket_peercred(stream)
+                .map_or(Caller::Unknown, |peer| Caller::User(peer.uid.as_raw())),
+        }
+    }
+}
+
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
@@ -125,6 +171,7 @@ enum Stage {
 
 struct Client {
     stream: Stream,
+    caller: Caller,
     stage: Stage,
     input: Vec<u8>,
     output: Vec<u8>,
@@ -132,8 +179,8 @@ struct Client {
     deadline: Instant,
 }
 
-/// Makes the response to a request.
-pub(super) type Handler = Box<dyn Fn(&Request) -> Response + Send>;
+/// Makes the response to a request of a caller.
+pub(super) type Handler = Box<dyn Fn(&Request, Caller) -> Response + Send>;
 
 /// Listening sockets, limits, and the handler of the requests.
 pub(super) struct Server {
@@ -147,6 +194,7 @@ impl Server {
     pub(super) fn run(&self) {
         let mut clients: Vec<Client> = Vec::new();
         let mut accept_again_at: Option<Instant> = None;
+        let mut pace = AcceptPace::new(self.limits, Instant::now());
         loop {
             let now = Instant::now();
             accept_again_at = accept_again_at.filter(|until| *until > now);
@@ -172,7 +220,10 @@ impl Server {
             for (listener, ready) in self.listeners.iter().zip(ready_listeners) {
                 if *ready {
                     match listener.accept() {
-                        Ok(stream) => self.add_client(&mut clients, stream, now),
+                        Ok(stream) => {
+                            self.add_client(&mut clients, stream, now);
+                            accept_again_at = pace.count(now);
+                        }
                         Err(error) if is_transient(&error) => {}
                         Err(_) => accept_again_at = Some(now + ACCEPT_RETRY_DELAY),
                     }
@@ -189,6 +240,8 @@ impl Server {
             }
         }
         clients.push(Client {
+            // As early as possible: a client that sends its request and closes the connection at once remains unknown.
+            caller: stream.caller(),
             stream,
             stage: Stage::Reading,
             input: Vec::new(),
@@ -221,7 +274,7 @@ impl Server {
         client.input.extend_from_slice(&piece[..got]);
         match message::parse(&client.input) {
             Ok(None) => Ok(()),
-            Ok(Some(request)) => self.respond(client, &(self.handler)(&request), now),
+            Ok(Some(request)) => self.respond(client, &(self.handler)(&request, client.caller), now),
             Err(response) => self.respond(client, &response, now),
         }
     }
@@ -282,4 +335,21 @@ fn wait(listeners: &[Listener], clients: &[Client], limit: Option<Duration>) -> 
     // If the wait fails or is interrupted, no socket is ready and the caller waits again.
     let _ = poll(&mut fds, limit.as_ref());
     fds.iter().map(|fd| !fd.revents().is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_beyond_the_limit_of_a_period_wait_for_the_next() {
+        let begin = Instant::now();
+        let limits = Limits { accepts_per_second: 3 * ACCEPT_PERIODS_PER_SECOND, ..Limits::default() };
+        let mut pace = AcceptPace::new(limits, begin);
+        assert_eq!((pace.count(begin), pace.count(begin)), (None, None));
+        let next = begin + ACCEPT_PERIOD;
+        assert_eq!(pace.count(begin), Some(next));
+        assert_eq!((pace.count(next), pace.count(next)), (None, None));
+        assert_eq!(pace.count(next), Some(next + ACCEPT_PERIOD));
+    }
 }

@@ -1,13 +1,13 @@
 //! The server over real sockets, with a fake service.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use xsched_ipc::protocol::{HintRequest, Reply, Request, Settings, Target};
+use xsched_ipc::protocol::{Caller, HintRequest, Reply, Request, Settings, Target};
 
 use super::*;
 
@@ -18,7 +18,7 @@ use fake_service::FakeService;
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
 fn compat(service: &FakeService) -> SocketAddr {
-    serve_compat(&service.socket(), LOOPBACK, Reach::Loopback).unwrap()
+    serve_compat(&service.socket(), LOOPBACK, &Access::default()).unwrap()
 }
 
 /// Sends bytes and reads the whole response.
@@ -98,8 +98,20 @@ fn queues_are_configured() {
     let settings = Settings { level: Some(1), threshold: Some(4), batch_size: None };
     assert_eq!(service.orders(), [Request::Configure { queue: 0x1_0000_0001, settings }]);
     assert_eq!(request(address, "POST", "/config/7?level=1", "").0, 404);
-    for invalid in ["", "?level=4", "?level=0", "?threshold=-2", "?batch_size=x", "?threshold=4294967296"] {
+    for invalid in [
+        "?level=4",
+        "?level=-1",
+        "?threshold=-2",
+        "?batch_size=x",
+        "?threshold=4294967296",
+        "?threshold=8&batch_size=8",
+    ] {
         assert_eq!(request(address, "POST", &format!("/config/100000000{invalid}"), "").0, 400, "{invalid}");
+    }
+    // What the original's `xcli` sends for settings that do not change.
+    for unchanged in ["", "?level=0", "?level=0&threshold=-1&batch_size=-1"] {
+        let response = request(address, "POST", &format!("/config/100000000{unchanged}"), "");
+        assert_eq!(response, (200, json!({ "warning": "no change" })), "{unchanged}");
     }
     assert_eq!(service.orders().len(), 1);
 }
@@ -122,6 +134,18 @@ fn hints_of_every_type_reach_the_service() {
         (
             json!({"hint_type": 2, "pid": 4711, "utilization": 30}),
             set(HintRequest { share: Some(30), ..none.clone() }),
+        ),
+        // The original's `xcli` sends both, 0 for the one that is not meant.
+        (
+            json!({"hint_type": 2, "pid": 4711, "handle": 0, "utilization": 31}),
+            set(HintRequest { share: Some(31), ..none.clone() }),
+        ),
+        (
+            json!({"hint_type": 2, "pid": 0, "handle": 0x1_0000_0000_u64, "utilization": 32}),
+            Request::SetQueue {
+                queue: 0x1_0000_0000,
+                hint_request: HintRequest { share: Some(32), ..none.clone() },
+            },
         ),
         (json!({"hint_type": 3, "timeslice": 700}), set_params(Some(700), None)),
         (
@@ -245,7 +269,7 @@ fn slow_clients_do_not_block_other_clients() {
 
 #[test]
 fn incomplete_request_times_out() {
-    let handler: Handler = Box::new(|_| Response::error(404, "not found"));
+    let handler: Handler = Box::new(|_, _| Response::error(404, "not found"));
     let listener = TcpListener::bind(LOOPBACK).unwrap();
     let address = listener.local_addr().unwrap();
     let listener = Listener::Tcp(listener);
@@ -261,14 +285,19 @@ fn incomplete_request_times_out() {
 
 #[test]
 fn concurrent_clients_get_complete_responses() {
-    let service = FakeService::new(|_| {
+    let service = FakeService::new(|request| {
+        if matches!(request, Request::ActFor(_)) {
+            return vec![Reply::Done];
+        }
         let line = "xsched_line_that_is_rather_long 1\n".repeat(1000);
         let packet = |more| Reply::Metrics { text: line.clone(), more };
         vec![packet(true), packet(true), packet(false)]
     });
     let socket = service.directory().join("metrics.sock");
     let address =
-        serve_metrics(&service.socket(), &socket, Some(LOOPBACK), Reach::Loopback).unwrap().unwrap();
+        serve_metrics(&service.socket(), &socket, Some((LOOPBACK, "--metrics")), &Access::default())
+            .unwrap()
+            .unwrap();
     thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(|| {
@@ -286,7 +315,7 @@ fn metrics_socket_is_accessible_to_its_owner_only() {
     let service = FakeService::plain();
     let socket = service.directory().join("metrics.sock");
     std::fs::write(&socket, "left by an earlier service").unwrap();
-    assert_eq!(serve_metrics(&service.socket(), &socket, None, Reach::Loopback).unwrap(), None);
+    assert_eq!(serve_metrics(&service.socket(), &socket, None, &Access::default()).unwrap(), None);
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let get = |target: &str| {
         let mut stream = UnixStream::connect(&socket).unwrap();
@@ -304,7 +333,7 @@ fn metrics_socket_is_accessible_to_its_owner_only() {
 fn missing_service_is_reported_as_unavailable() {
     let service = FakeService::plain();
     let nowhere = service.directory().join("no-socket");
-    let address = serve_compat(&nowhere, LOOPBACK, Reach::Loopback).unwrap();
+    let address = serve_compat(&nowhere, LOOPBACK, &Access::default()).unwrap();
     for (method, target) in [("GET", "/xqueues"), ("POST", "/policy?policy=1")] {
         assert_eq!(request(address, method, target, "").0, 503);
     }
@@ -313,15 +342,98 @@ fn missing_service_is_reported_as_unavailable() {
 #[test]
 fn remote_addresses_need_an_explicit_option() {
     let service = FakeService::plain();
+    let remote = Access { reach: Reach::AnyAddress, ..Access::default() };
     let everywhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
-    let error = serve_compat(&service.socket(), everywhere, Reach::Loopback).unwrap_err().to_string();
+    let error = serve_compat(&service.socket(), everywhere, &Access::default()).unwrap_err().to_string();
     assert!(error.contains("--http 0.0.0.0:0") && error.contains("--http-allow-remote"), "{error}");
     let socket = service.directory().join("metrics.sock");
-    assert!(serve_metrics(&service.socket(), &socket, Some(everywhere), Reach::Loopback).is_err());
-    let port = serve_compat(&service.socket(), everywhere, Reach::AnyAddress).unwrap().port();
+    assert!(
+        serve_metrics(&service.socket(), &socket, Some((everywhere, "--metrics")), &Access::default())
+            .is_err()
+    );
+    let port = serve_compat(&service.socket(), everywhere, &remote).unwrap().port();
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let response = exchange(address, b"GET /policy HTTP/1.1\r\nHost: gpu7.example\r\n\r\n");
     assert_eq!(split(&response).0, 200);
-    let error = serve_compat(&service.socket(), address, Reach::Loopback).unwrap_err();
+    let error = serve_compat(&service.socket(), address, &Access::default()).unwrap_err();
     assert!(format!("{error:#}").contains(&format!("cannot listen at {address}")), "{error:#}");
+}
+
+#[test]
+fn service_acts_for_the_user_of_the_caller() {
+    let service = FakeService::plain();
+    let address = compat(&service);
+    assert_eq!(request(address, "GET", "/xqueues", "").0, 200);
+    assert_eq!(request(address, "POST", "/policy?policy=2", "").0, 200);
+    let own = Caller::User(rustix::process::getuid().as_raw());
+    assert_eq!(service.callers(), [own, own]);
+    let socket = service.directory().join("metrics.sock");
+    let metrics =
+        serve_metrics(&service.socket(), &socket, Some((LOOPBACK, "--metrics")), &Access::default())
+            .unwrap()
+            .unwrap();
+    assert_eq!(split(&exchange(metrics, b"GET /metrics HTTP/1.1\r\n\r\n")).0, 200);
+    assert_eq!(service.callers().last(), Some(&own));
+}
+
+/// A service of which every address may be used, and its token.
+fn with_token(service: &FakeService) -> (SocketAddr, String) {
+    let secret = "0123456789abcdef".repeat(4);
+    let path = service.directory().join("token");
+    std::fs::write(&path, &secret).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let token = Some(std::sync::Arc::new(Token::read(&path).unwrap()));
+    let access = Access { reach: Reach::AnyAddress, token, shows_all_names: false };
+    (serve_compat(&service.socket(), LOOPBACK, &access).unwrap(), secret)
+}
+
+#[test]
+fn unknown_callers_may_read_and_need_a_token_to_change() {
+    let service = FakeService::plain();
+    let (address, secret) = with_token(&service);
+    // A name that resolves to loopback, as a web page could use, does not identify its caller.
+    let send = |method: &str, target: &str, header: &str| {
+        let text = format!("{method} {target} HTTP/1.1\r\nHost: gpu7.example\r\n{header}\r\n");
+        exchange(address, text.as_bytes())
+    };
+    assert_eq!(split(&send("GET", "/xqueues", "")).0, 200);
+    assert_eq!(service.callers(), [Caller::Unknown]);
+    let response = send("POST", "/policy?policy=2", "");
+    assert_eq!(split(&response).0, 401);
+    assert!(
+        response.contains("\r\nWWW-Authenticate: Bearer\r\n") && response.contains("token_file"),
+        "{response}"
+    );
+    for wrong in ["Bearer ", "Bearer x", &format!("Basic {secret}"), &secret, &format!("Bearer {secret}0")] {
+        for (method, target) in [("POST", "/policy?policy=2"), ("GET", "/xqueues")] {
+            let response = send(method, target, &format!("Authorization: {wrong}\r\n"));
+            assert_eq!(split(&response).0, 401, "{wrong}");
+        }
+    }
+    assert_eq!((service.orders(), service.callers().len()), (vec![], 1));
+    let response = send("POST", "/policy?policy=2", &format!("Authorization: Bearer {secret}\r\n"));
+    assert_eq!(split(&response).0, 200, "{response}");
+    assert_eq!((service.orders().len(), service.callers().len()), (1, 1), "the token gives all rights");
+}
+
+#[test]
+fn token_is_rejected_by_a_service_without_one() {
+    let service = FakeService::plain();
+    let address = compat(&service);
+    let response = exchange(address, b"GET /policy HTTP/1.1\r\nAuthorization: Bearer x\r\n\r\n");
+    assert_eq!(split(&response).0, 401);
+}
+
+#[test]
+fn failure_to_reduce_the_rights_is_an_error() {
+    // A service of another version, which does not know the request.
+    let service = FakeService::new(|request| {
+        vec![match request {
+            Request::ActFor(_) => Reply::Refused { why: "not a valid request".into() },
+            _ => Reply::Done,
+        }]
+    });
+    let address = compat(&service);
+    assert_eq!(request(address, "POST", "/policy?policy=2", "").0, 400);
+    assert_eq!(service.orders(), []);
 }

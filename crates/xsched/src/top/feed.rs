@@ -1,18 +1,21 @@
 //! The thread that communicates with the service, so that the screen never blocks on it.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use xsched_core::DeviceId;
 use xsched_ipc::protocol::{Request, Status};
 
+use crate::device_memory::{self, Memory};
 use crate::tool::{ToolConnection, ToolError};
 
 /// What the thread sends to the screen.
 #[derive(Debug)]
 pub(super) enum Update {
-    /// The status of the service.
-    Status(Box<Status>),
+    /// The status of the service, and the memory of each device, where it is known.
+    Status(Box<Status>, HashMap<u64, Memory>),
     /// No service replies, and why.
     Disconnected(String),
     /// A request was carried out; the text to show.
@@ -60,7 +63,10 @@ fn run(interval: Duration, pending: &Receiver<(Request, String)>, sender: &Sende
     loop {
         let next_read = Instant::now() + interval;
         let update = match read_status(&mut tool) {
-            Ok(status) => Update::Status(Box::new(status)),
+            Ok(status) => {
+                let memory = memory_of_devices(&status);
+                Update::Status(Box::new(status), memory)
+            }
             Err(error) => {
                 tool = None;
                 Update::Disconnected(error.to_string())
@@ -85,6 +91,11 @@ fn run(interval: Duration, pending: &Receiver<(Request, String)>, sender: &Sende
             }
         }
     }
+}
+
+fn memory_of_devices(status: &Status) -> HashMap<u64, Memory> {
+    let devices: BTreeSet<u64> = status.tasks.iter().map(|task| task.device).collect();
+    devices.into_iter().filter_map(|device| Some((device, device_memory::of(DeviceId(device))?))).collect()
 }
 
 fn read_status(tool: &mut Option<ToolConnection>) -> Result<Status, ToolError> {

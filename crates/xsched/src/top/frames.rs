@@ -3,13 +3,21 @@
 //! After a change, `INSTA_UPDATE=always cargo test -p xsched frames` or `cargo insta review` writes new snapshots: read the
 //! difference before you commit it.
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use std::collections::HashMap;
+
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier};
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_ipc::protocol::{Request, Status, Target, TaskState, TaskStatus};
 
 use super::as_text;
-use super::keys::Action;
+use super::draw::draw;
+use super::keys::{Action, HELP};
 use super::screen::{Mode, Screen};
+use super::sort::Sort;
+use crate::device_memory::Memory;
 use crate::term::Glyphs;
 
 const SECOND: u64 = 1_000_000_000;
@@ -78,10 +86,8 @@ fn two_devices() -> Screen {
     ];
     let mut screen = Screen::new(Glyphs::UNICODE);
     for second in 0..=31 {
-        screen.update(status_at(
-            second,
-            tasks.iter().map(|(task, utilization)| after(second, task, *utilization)).collect(),
-        ));
+        let now = tasks.iter().map(|(task, utilization)| after(second, task, *utilization)).collect();
+        screen.update(status_at(second, now), HashMap::new());
     }
     screen
 }
@@ -95,6 +101,176 @@ fn two_devices_on_a_small_and_a_large_terminal() {
     let screen = two_devices();
     assert_frame("two-devices-80x24", &as_text(&screen, 80, 24));
     assert_frame("two-devices-120x40", &as_text(&screen, 120, 40));
+}
+
+#[test]
+fn narrow_terminal_shows_the_most_important_columns() {
+    let mut screen = two_devices();
+    assert_frame("two-devices-60x20", &as_text(&screen, 60, 20));
+    screen.mode = Mode::Help;
+    let text = as_text(&screen, 60, 24);
+    for (keys, meaning) in HELP {
+        assert!(text.contains(keys) && text.contains(meaning), "{meaning}: {text}");
+    }
+}
+
+#[test]
+fn memory_of_a_device_has_a_graph_of_its_own() {
+    let mut screen = Screen::new(Glyphs::UNICODE);
+    let serve = task(1, "serve", gpu(6), 100, TaskState::Running);
+    for second in 0..=31 {
+        let memory = Memory { used: (second + 1) << 30, total: 64 << 30 };
+        screen.update(status_at(second, vec![after(second, &serve, 0.8)]), HashMap::from([(gpu(6), memory)]));
+    }
+    assert_frame("memory-80x24", &as_text(&screen, 80, 24));
+}
+
+#[test]
+fn memory_of_tasks_has_a_column_where_it_is_known() {
+    let mut screen = two_devices();
+    assert!(!as_text(&screen, 120, 24).contains("MEM"), "no task reports its memory");
+    let (serve, train) =
+        (task(1, "serve", gpu(6), 100, TaskState::Running), task(2, "train", gpu(6), -100, TaskState::Held));
+    let serve = TaskStatus {
+        memory_bytes: Some(3 << 29),
+        memory_limit_bytes: Some(20 << 30),
+        ..after(40, &serve, 0.8)
+    };
+    screen.update(status_at(40, vec![serve, after(40, &train, 0.0)]), HashMap::new());
+    screen.sort = Sort::Memory;
+    let text = as_text(&screen, 120, 24);
+    let at = |word: &str| text.find(word).unwrap_or_else(|| panic!("{word} is not shown: {text}"));
+    assert!(at("MEM") < at("1.5G/20G"), "{text}");
+}
+
+fn buffer_of(screen: &Screen, columns: u16, lines: u16) -> Buffer {
+    let area = Rect::new(0, 0, columns, lines);
+    let mut buffer = Buffer::empty(area);
+    draw(screen, area, &mut buffer);
+    buffer
+}
+
+/// The position of the first cell of `text`.
+fn position(buffer: &Buffer, text: &str) -> (u16, u16) {
+    let area = *buffer.area();
+    let line_of = |y: u16| (0..area.width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    let found = (0..area.height).find_map(|y| {
+        let line = line_of(y);
+        let at = line.find(text)?;
+        Some((u16::try_from(line[..at].chars().count()).unwrap(), y))
+    });
+    found.unwrap_or_else(|| panic!("no {text}"))
+}
+
+#[test]
+fn graph_bar_and_row_of_a_task_have_one_colour() {
+    let screen = two_devices();
+    let buffer = buffer_of(&screen, 80, 24);
+    let row = |name: &str| position(&buffer, &format!("{name} "));
+    let (serve, train) = (screen.colours.of(1), screen.colours.of(2));
+    assert_ne!(serve, train);
+    let marks = [row("4001").1, row("4002").1].map(|y| buffer[(1, y)].fg);
+    assert_eq!(marks, [serve, train]);
+    // The latest column of the first graph: 80 % of one task, 20 % of the other above it.
+    let bottom = position(&buffer, "   0%").1;
+    assert_eq!((buffer[(79, bottom)].symbol(), buffer[(79, bottom)].fg), ("█", serve));
+    let top = bottom - 3;
+    assert_eq!((buffer[(79, top)].fg, buffer[(79, top)].bg), (serve, train));
+    let bar = position(&buffer, "█");
+    assert_eq!(buffer[bar].fg, serve);
+}
+
+#[test]
+fn selected_row_has_the_colours_of_the_terminal_exchanged() {
+    let buffer = buffer_of(&two_devices(), 80, 24);
+    let y = position(&buffer, ">").1;
+    // After the symbol of the cursor and the mark.
+    for x in 2..80 {
+        let cell = &buffer[(x, y)];
+        assert_eq!((cell.fg, cell.bg), (Color::Reset, Color::Reset), "column {x}");
+        assert!(cell.modifier.contains(Modifier::REVERSED) && !cell.modifier.contains(Modifier::DIM));
+    }
+    assert!(!buffer[(1, y)].modifier.contains(Modifier::REVERSED), "the mark keeps its colour");
+}
+
+fn click(screen: &mut Screen, kind: MouseEventKind, (column, row): (u16, u16)) {
+    let event = MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE };
+    screen.click(event, Rect::new(0, 0, 120, 24));
+}
+
+#[test]
+fn mouse_selects_sorts_and_scrolls() {
+    let press = MouseEventKind::Down(MouseButton::Left);
+    let mut screen = two_devices();
+    let at = |screen: &Screen, text: &str| position(&buffer_of(screen, 120, 24), text);
+    let train = at(&screen, "4002");
+    click(&mut screen, press, train);
+    assert_eq!(screen.selected, Some(2));
+    for (heading, sort) in
+        [("NAME", Sort::Name), ("PID", Sort::Pid), ("MINUTE", Sort::Util), ("P99 WAIT", Sort::Wait)]
+    {
+        let place = at(&screen, heading);
+        click(&mut screen, press, place);
+        assert_eq!((screen.sort, screen.is_reversed, screen.selected), (sort, false, Some(2)), "{heading}");
+        click(&mut screen, press, place);
+        assert_eq!((screen.sort, screen.is_reversed), (sort, true), "{heading}");
+    }
+    click(&mut screen, MouseEventKind::ScrollDown, (0, 0));
+    assert_eq!((screen.row, screen.selected), (2, Some(3)), "the longest wait is last");
+    click(&mut screen, MouseEventKind::ScrollUp, (0, 0));
+    assert_eq!(screen.row, 1);
+    // Below the last row, above the table and outside of the screen nothing happens.
+    for place in [(5, 22), (5, 2), (500, 500)] {
+        click(&mut screen, press, place);
+        assert_eq!(screen.row, 1);
+    }
+    screen.mode = Mode::Policies(0);
+    click(&mut screen, MouseEventKind::ScrollDown, (0, 0));
+    assert_eq!(screen.mode, Mode::Policies(1));
+}
+
+#[test]
+fn every_heading_sorts_by_what_its_column_shows() {
+    let mut screen = two_devices();
+    for (heading, sort) in [
+        ("DEV", Sort::Device),
+        ("PRIO", Sort::Priority),
+        ("STATE", Sort::State),
+        ("UTIL", Sort::Util),
+        ("LAUNCH/S", Sort::Launch),
+        ("HELD", Sort::Held),
+        ("PREEMPT/S", Sort::Preempt),
+    ] {
+        let buffer = buffer_of(&screen, 120, 24);
+        let area = *buffer.area();
+        let (column, row) = position(&buffer, heading);
+        let end = column + u16::try_from(heading.len()).unwrap() - 1;
+        for column in [column, end] {
+            screen.sort = Sort::Pid;
+            let kind = MouseEventKind::Down(MouseButton::Left);
+            screen.click(MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE }, area);
+            assert_eq!(screen.sort, sort, "{heading}");
+        }
+    }
+}
+
+#[test]
+fn tasks_of_one_user_or_device_are_shown() {
+    let mut screen = two_devices();
+    screen.status.as_mut().unwrap().tasks[2].uid = 4_000_000_000;
+    assert!(as_text(&screen, 120, 24).contains("USER"));
+    press(&mut screen, KeyCode::End);
+    press(&mut screen, KeyCode::Char('u'));
+    let text = as_text(&screen, 120, 24);
+    assert!(text.contains("1 of 3 tasks") && text.contains("showing only: user 4000000000"), "{text}");
+    assert!(text.contains("serve 80%"), "the panels show every task of a device: {text}");
+    press(&mut screen, KeyCode::Char('u'));
+    press(&mut screen, KeyCode::Char('v'));
+    let text = as_text(&screen, 120, 24);
+    assert!(text.contains("showing only: device 0000:07:00.0") && !text.contains("0000:06:00.0"), "{text}");
+    assert!(text.contains("  1 gpu 0000:07:00.0"), "the number is that of the column DEV: {text}");
+    assert_eq!(press(&mut screen, KeyCode::Esc), None);
+    assert_eq!(screen.visible().len(), 3);
 }
 
 #[test]
@@ -113,7 +289,7 @@ fn ascii_terminal() {
 #[test]
 fn no_tasks_and_no_service() {
     let mut screen = Screen::new(Glyphs::UNICODE);
-    screen.update(status_at(1, vec![]));
+    screen.update(status_at(1, vec![]), HashMap::new());
     assert_frame("empty-80x24", &as_text(&screen, 80, 24));
     screen.disconnect(
         "no scheduler is running (searched /run/xsched/socket): start one with `xsched serve`".into(),
@@ -130,7 +306,8 @@ fn task_list_scrolls_with_the_cursor_and_devices_beyond_the_screen_are_counted()
         })
         .collect();
     for second in 0..3 {
-        screen.update(status_at(second, tasks.iter().map(|task| after(second, task, 0.15)).collect()));
+        let now = tasks.iter().map(|task| after(second, task, 0.15)).collect();
+        screen.update(status_at(second, now), HashMap::new());
     }
     for _ in 0..30 {
         press(&mut screen, KeyCode::Down);

@@ -1,32 +1,37 @@
-//! The utilization of one task over the last minute.
+//! A measurement over the last minute: the utilization by a task, or the used part of a device's memory.
 
 use std::collections::VecDeque;
 
 /// How far back samples are kept.
 pub(super) const SPAN_NS: u64 = 60_000_000_000;
 
-/// One utilization, and the time it was measured over.
+/// One value from 0 to 1, and the time it was measured over.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sample {
     from_ns: u64,
     to_ns: u64,
-    utilization: f64,
+    value: f64,
 }
 
-/// Utilizations, oldest first.
+/// Values, oldest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct History(VecDeque<Sample>);
 
 impl History {
     /// Adds a sample and drops those older than `SPAN_NS`.
-    pub(super) fn push(&mut self, from_ns: u64, to_ns: u64, utilization: f64) {
-        self.0.push_back(Sample { from_ns, to_ns, utilization });
+    pub(super) fn push(&mut self, from_ns: u64, to_ns: u64, value: f64) {
+        self.0.push_back(Sample { from_ns, to_ns, value });
         while self.0.front().is_some_and(|sample| sample.to_ns + SPAN_NS < to_ns) {
             self.0.pop_front();
         }
     }
 
-    /// The last minute in `columns` equal parts, oldest first: the mean utilization in each, none where there is no sample.
+    /// Whether all samples are older than `SPAN_NS`.
+    pub(super) fn has_expired(&self, now_ns: u64) -> bool {
+        self.0.back().is_none_or(|sample| sample.to_ns + SPAN_NS < now_ns)
+    }
+
+    /// The last minute in `columns` equal parts, oldest first: the mean in each, none where there is no sample.
     ///
     /// The parts begin at multiples of their length, so that a part keeps its value while the graph scrolls.
     pub(super) fn columns(&self, now_ns: u64, columns: usize) -> Vec<Option<f64>> {
@@ -46,7 +51,7 @@ impl History {
         let (mut total, mut known) = (0.0, 0.0);
         for sample in &self.0 {
             let overlap = sample.to_ns.min(to_ns).saturating_sub(sample.from_ns.max(from_ns)) as f64;
-            total += overlap * sample.utilization;
+            total += overlap * sample.value;
             known += overlap;
         }
         (known > 0.0).then(|| total / known)

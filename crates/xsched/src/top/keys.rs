@@ -1,7 +1,7 @@
 //! The effect of each key.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use xsched_core::Priority;
+use xsched_core::{DeviceId, Priority};
 use xsched_ipc::protocol::{Request, Target, TaskState};
 use xsched_policy::{POLICIES, PolicyInfo};
 
@@ -20,7 +20,7 @@ pub(super) enum Action {
 }
 
 /// Lines of the help: keys and columns, and their meaning.
-pub(super) const HELP: [(&str, &str); 13] = [
+pub(super) const HELP: [(&str, &str); 16] = [
     ("up down", "select a task (also j k, Home, End)"),
     ("+ -", "raise or lower its priority by 1"),
     ("PgUp PgDn", "by 10 (also shift with up and down)"),
@@ -28,9 +28,12 @@ pub(super) const HELP: [(&str, &str); 13] = [
     ("s r", "suspend, resume"),
     ("p", "choose the policy"),
     ("/", "show only tasks that contain a text"),
-    ("d", "sort by device, utilization, held, wait or name"),
+    ("u v", "only tasks of its user, on its device"),
+    ("d", "sort by the next column; i reverses the order"),
+    ("mouse", "selects a row, sorts by a heading, scrolls"),
+    ("Esc", "show all tasks, or quit"),
     ("?", "this help"),
-    ("q", "quit (also Esc, Ctrl-C)"),
+    ("q", "quit (also Ctrl-C)"),
     ("UTIL", "part of the time a task had its device"),
     ("HELD", "part of the time a task had work and was held"),
     ("P99 WAIT", "99th percentile of the wait for the device"),
@@ -65,10 +68,7 @@ impl Screen {
     fn press_in_table(&mut self, key: KeyEvent) -> Option<Action> {
         let shift = key.modifiers.contains(KeyModifiers::SHIFT);
         match key.code {
-            KeyCode::Esc if !self.filter.is_empty() => {
-                self.filter.clear();
-                self.follow_selection();
-            }
+            KeyCode::Esc if self.is_filtered() => self.clear_filters(),
             KeyCode::Char('q') | KeyCode::Esc => return Some(Action::Quit),
             KeyCode::Up if shift => return self.change_priority(10),
             KeyCode::Down if shift => return self.change_priority(-10),
@@ -87,10 +87,10 @@ impl Screen {
             KeyCode::End => self.move_by(isize::MAX),
             KeyCode::Char('p') => self.open_policies(),
             KeyCode::Char('/') => self.mode = Mode::Filter,
-            KeyCode::Char('d') => {
-                self.sort = self.sort.next();
-                self.follow_selection();
-            }
+            KeyCode::Char('d') => self.sort_by(self.sort.next()),
+            KeyCode::Char('i') => self.sort_by(self.sort),
+            KeyCode::Char('u') => self.toggle_user(),
+            KeyCode::Char('v') => self.toggle_device(),
             KeyCode::Char('?') => self.mode = Mode::Help,
             _ => {}
         }
@@ -110,6 +110,20 @@ impl Screen {
             KeyCode::Char(c) => self.filter.push(c),
             _ => {}
         }
+        self.follow_selection();
+    }
+
+    /// Shows only the tasks of the user whose task is selected, or those of all users again.
+    fn toggle_user(&mut self) {
+        let user = self.selected_task().map(|task| task.uid);
+        self.selection.user = if self.selection.user.is_some() { None } else { user };
+        self.follow_selection();
+    }
+
+    /// Shows only the device of the selected task, or all devices again.
+    fn toggle_device(&mut self) {
+        let device = self.selected_task().map(|task| DeviceId(task.device).to_string());
+        self.selection.device = if self.selection.device.is_some() { None } else { device };
         self.follow_selection();
     }
 

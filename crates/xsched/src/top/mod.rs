@@ -2,17 +2,22 @@
 //!
 //! ```text
 //!   service ── feed (a thread) ── Update ──► Screen ── draw ──► terminal
-//!           ◄── Request ──────────────────── press ◄── keys ───
+//!           ◄── Request ──────── press, click ◄── keys, mouse
 //! ```
 
+mod colours;
 mod draw;
 mod feed;
 #[cfg(test)]
 mod frames;
 mod history;
 mod keys;
+mod mouse;
 mod screen;
+mod sort;
+mod terminal;
 
+use std::collections::HashMap;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,38 +28,57 @@ use anyhow::Context as _;
 use ratatui::DefaultTerminal;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use ratatui::crossterm::terminal::is_raw_mode_enabled;
-use ratatui::layout::Rect;
+use ratatui::layout::{Rect, Size};
 use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use self::draw::draw;
 use self::feed::{Feed, Update};
 use self::keys::Action;
 use self::screen::{Mode, Screen};
+use crate::selection::Selection;
 use crate::term::{self, Glyphs};
 use crate::tool::ToolConnection;
 
 /// How long a key, a signal or an update of the feed can stay unhandled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+pub(crate) use self::sort::Sort;
+
+/// What the screen shows first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    pub(crate) selection: Selection,
+    pub(crate) sort: Sort,
+}
+
+impl Options {
+    fn screen(self) -> Screen {
+        let Self { selection, sort } = self;
+        Screen { selection, sort, ..Screen::new(Glyphs::of_locale()) }
+    }
+}
+
 /// Shows the screen until the user quits.
-pub(crate) fn live(interval: Duration) -> anyhow::Result<()> {
+pub(crate) fn live(interval: Duration, options: Options) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
+    for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot watch for signals")?;
     }
-    // Also installs a panic hook that restores the terminal.
-    let mut terminal = ratatui::try_init().context("cannot initialize the terminal")?;
-    let result = run_screen(&mut terminal, interval, &stop);
-    // The panic hook has restored it if the feed's thread panicked; a second time would overwrite the panic message.
-    if is_raw_mode_enabled()? {
-        ratatui::restore();
-    }
+    let result = terminal::init()
+        .context("cannot initialize the terminal")
+        .and_then(|mut terminal| run_screen(&mut terminal, interval, options, &stop));
+    terminal::restore();
     result
 }
 
-fn run_screen(terminal: &mut DefaultTerminal, interval: Duration, stop: &AtomicBool) -> anyhow::Result<()> {
-    let mut screen = Screen::new(Glyphs::of_locale());
+fn run_screen(
+    terminal: &mut DefaultTerminal,
+    interval: Duration,
+    options: Options,
+    stop: &AtomicBool,
+) -> anyhow::Result<()> {
+    let mut screen = options.screen();
     let feed = Feed::start(interval);
     let mut changed = true;
     while !stop.load(Ordering::Relaxed) {
@@ -69,7 +93,18 @@ fn run_screen(terminal: &mut DefaultTerminal, interval: Duration, stop: &AtomicB
         if !changed {
             continue;
         }
-        let Event::Key(key) = event::read()? else { continue };
+        let key = match event::read()? {
+            Event::Key(key) => key,
+            Event::Resize(width, height) => {
+                terminal.resize(terminal::area(Size { width, height }))?;
+                continue;
+            }
+            Event::Mouse(mouse) => {
+                screen.click(mouse, terminal.get_frame().area());
+                continue;
+            }
+            _ => continue,
+        };
         if key.kind == KeyEventKind::Release {
             continue;
         }
@@ -85,7 +120,7 @@ fn run_screen(terminal: &mut DefaultTerminal, interval: Duration, stop: &AtomicB
 
 fn apply(screen: &mut Screen, update: Update) {
     match update {
-        Update::Status(status) => screen.update(*status),
+        Update::Status(status, memory) => screen.update(*status, memory),
         Update::Disconnected(reason) => screen.disconnect(reason),
         Update::Done(text) => screen.show_note(text, false),
         Update::Failed(reason) => screen.show_note(reason, true),
@@ -94,20 +129,19 @@ fn apply(screen: &mut Screen, update: Update) {
 
 /// Suspends this process as Ctrl-Z does, with the terminal restored until the shell continues it.
 fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
-    ratatui::restore();
+    terminal::restore();
     rustix::process::kill_process(rustix::process::getpid(), Signal::TSTP)?;
-    *terminal = ratatui::try_init()?;
-    terminal.clear()?;
+    *terminal = terminal::init()?;
     Ok(())
 }
 
 /// Prints one screen as text, with all tasks.
-pub(crate) fn once(sample: Duration) -> anyhow::Result<()> {
+pub(crate) fn once(sample: Duration, options: Options) -> anyhow::Result<()> {
     let tool = ToolConnection::connect()?;
-    let mut screen = Screen::new(Glyphs::of_locale());
-    screen.update(tool.status()?);
+    let mut screen = options.screen();
+    screen.update(tool.status()?, HashMap::new());
     thread::sleep(sample);
-    screen.update(tool.status()?);
+    screen.update(tool.status()?, HashMap::new());
     screen.mode = Mode::Static;
     let text = as_text(&screen, term::size().0.unwrap_or(80), draw::lines_for_all(&screen));
     io::stdout().lock().write_all(text.as_bytes())?;

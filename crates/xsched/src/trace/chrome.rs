@@ -11,6 +11,24 @@ pub(super) struct Track {
     pub(super) task: u64,
 }
 
+/// What a slice belongs to. Slices of tasks and queues have the same names: searches in a trace distinguish them by this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Category {
+    Scheduler,
+    Task,
+    Queue,
+}
+
+impl Category {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Scheduler => "scheduler",
+            Self::Task => "task",
+            Self::Queue => "queue",
+        }
+    }
+}
+
 /// Writes a trace, event by event. Times are nanoseconds since the trace began.
 pub(super) struct Chrome<W> {
     out: W,
@@ -36,13 +54,22 @@ impl<W: Write> Chrome<W> {
 
     fn metadata(&mut self, kind: &str, track: Track, key: &str, value: &str) -> io::Result<()> {
         self.begin('M', track, kind)?;
-        write!(self.out, ",\"args\":{{\"{key}\":{value}}}}}")
+        // Some readers expect a time in every event.
+        write!(self.out, ",\"ts\":0,\"args\":{{\"{key}\":{value}}}}}")
     }
 
     /// An event with a duration.
-    pub(super) fn slice(&mut self, track: Track, name: &str, begin: u64, length: u64) -> io::Result<()> {
+    pub(super) fn slice(
+        &mut self,
+        track: Track,
+        category: Category,
+        name: &str,
+        begin: u64,
+        length: u64,
+    ) -> io::Result<()> {
         self.begin('X', track, name)?;
-        write!(self.out, ",\"ts\":{},\"dur\":{}}}", micros(begin), micros(length))
+        let (category, begin, length) = (category.name(), micros(begin), micros(length));
+        write!(self.out, ",\"cat\":\"{category}\",\"ts\":{begin},\"dur\":{length}}}")
     }
 
     /// An event without a duration.

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A queue has a track of its own, drawn the same way: its own work, under the orders of its task. Launches are a counter
-//! per queue.
+//! per queue, and the device memory of the task's process is one per task.
 //!
-//! A task with work runs unless it is held. The state at the beginning of the recording is taken from the service's
+//! A task with work runs unless it is held or its process does not run. The state at the beginning of the recording is taken from the service's
 //! status; the last state lasts until the end of the recording. Memory grows with the number of tasks and queues, not with
 //! the number of events.
 
@@ -20,7 +20,8 @@ use std::io::{self, Write};
 use xsched_core::DeviceId;
 use xsched_ipc::protocol::{Event, EventKind, Status, TaskState};
 
-use super::chrome::{Chrome, Track};
+use super::activity::{Activity, Change, WorkState};
+use super::chrome::{Category, Chrome, Track};
 
 /// The first track number of queues; tasks use their task numbers. Perfetto limits track numbers to 32 bits, and the handles
 /// of queues are larger.
@@ -41,58 +42,15 @@ struct Queue {
     launches: u64,
 }
 
-/// What a task or a queue is doing.
-struct Activity {
-    has_work: bool,
-    held: bool,
-    /// When the current state began.
-    since: u64,
-}
-
-/// The state of a task or queue that has work.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WorkState {
-    Running,
-    Held,
-}
-
 impl WorkState {
-    fn task_slice_name(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Held => "held",
-        }
-    }
-
-    /// Differs from the names of task slices, so that a search in the trace finds either.
-    fn queue_slice_name(self) -> &'static str {
-        match self {
-            Self::Running => "queue running",
-            Self::Held => "queue held",
-        }
-    }
-}
-
-impl Activity {
-    fn state(&self) -> Option<WorkState> {
-        match (self.has_work, self.held) {
-            (true, false) => Some(WorkState::Running),
-            (true, true) => Some(WorkState::Held),
-            (false, _) => None,
-        }
-    }
-
-    /// Changes the state. Returns the previous state and when it began, if it ends now. A state that begins and ends at the same
-    /// time never took effect and is dropped.
-    fn change(&mut self, has_work: Option<bool>, held: Option<bool>, now: u64) -> Option<(WorkState, u64)> {
-        let (before, since) = (self.state(), self.since);
-        self.has_work = has_work.unwrap_or(self.has_work);
-        self.held = held.unwrap_or(self.held);
-        if before == self.state() {
-            return None;
-        }
-        self.since = now;
-        before.filter(|_| since < now).map(|before| (before, since))
+    /// The name of slices, the same for tasks and queues: the words of `xsched ps`.
+    fn slice_name(self) -> &'static str {
+        let state = match self {
+            Self::Running => TaskState::Running,
+            Self::Held => TaskState::Held,
+            Self::Stalled => TaskState::Stalled,
+        };
+        state.name()
     }
 }
 
@@ -106,6 +64,8 @@ pub(crate) struct Converter<W> {
     origin: u64,
     /// The latest time so far: an event never counts as earlier than its predecessor.
     latest: u64,
+    /// When the last round ended, since the trace began. Slices of one track may not overlap.
+    rounds_end: u64,
     tasks: BTreeMap<u64, Task>,
     /// Number of queues that have a track.
     queue_tracks: u64,
@@ -128,6 +88,7 @@ impl<W: Write> Converter<W> {
             version: status.version.clone(),
             origin: status.now_ns,
             latest: status.now_ns,
+            rounds_end: 0,
             tasks: BTreeMap::new(),
             queue_tracks: 0,
             named_processes: BTreeSet::new(),
@@ -137,8 +98,14 @@ impl<W: Write> Converter<W> {
         };
         for task in &status.tasks {
             converter.ensure_task(task.task, task.pid, task.device, Some(&task.name))?;
+            if let Some(grant) = &task.grant {
+                let track = Track { pid: task.pid, task: task.task };
+                converter.file.instant(track, &grant_text(grant, &task.labels), 0)?;
+            }
             let held = matches!(task.state, TaskState::Held | TaskState::Suspended);
-            converter.change(task.task, Some(task.state != TaskState::Idle), Some(held))?;
+            converter.change(task.task, Change::HasWork(task.state != TaskState::Idle))?;
+            converter.change(task.task, Change::Held(held))?;
+            converter.change(task.task, Change::Stalled(task.state == TaskState::Stalled))?;
         }
         for queue in &status.queues {
             if queue.ready {
@@ -147,7 +114,7 @@ impl<W: Write> Converter<W> {
                 && converter.tasks.get(&queue.task).is_some_and(|task| !task.activity.has_work)
             {
                 // A task without work can be held as well.
-                converter.change(queue.task, None, Some(true))?;
+                converter.change(queue.task, Change::Held(true))?;
             }
         }
         Ok(converter)
@@ -171,7 +138,11 @@ impl<W: Write> Converter<W> {
         let scheduler = Track { pid: self.service, task: 0 };
         let at = self.latest - self.origin;
         match &event.kind {
-            EventKind::Decision(duration) => self.file.slice(scheduler, "round", at, *duration),
+            EventKind::Decision(duration) => {
+                let begin = at.max(self.rounds_end);
+                self.rounds_end = begin.saturating_add(*duration);
+                self.file.slice(scheduler, Category::Scheduler, "round", begin, *duration)
+            }
             EventKind::PolicyChanged(name) => self.file.instant(scheduler, &format!("policy {name}"), at),
             EventKind::TaskAdded(name) => self.ensure_task(event.task, event.pid, event.device, Some(name)),
             EventKind::TaskRemoved => {
@@ -186,13 +157,24 @@ impl<W: Write> Converter<W> {
             kind => {
                 self.ensure_task(event.task, event.pid, event.device, None)?;
                 match kind {
-                    EventKind::Busy => self.change(event.task, Some(true), None),
-                    EventKind::Idle => self.change(event.task, Some(false), None),
-                    EventKind::Running => self.change(event.task, None, Some(false)),
+                    EventKind::Busy => self.change(event.task, Change::HasWork(true)),
+                    EventKind::Idle => self.change(event.task, Change::HasWork(false)),
+                    EventKind::Running => self.change(event.task, Change::Held(false)),
+                    EventKind::Stalled(stalled) => self.change(event.task, Change::Stalled(*stalled)),
                     EventKind::QueueBusy(queue) => self.set_queue_busy(event.task, *queue, true),
                     EventKind::QueueIdle(queue) => self.set_queue_busy(event.task, *queue, false),
+                    EventKind::JobChanged(job) => {
+                        let track = Track { pid: event.pid, task: event.task };
+                        let text = if job.is_empty() { "no job".to_owned() } else { format!("job {job}") };
+                        self.file.instant(track, &text, at)
+                    }
+                    EventKind::GrantChanged { name, labels } => {
+                        let track = Track { pid: event.pid, task: event.task };
+                        self.file.instant(track, &grant_text(name, labels), at)
+                    }
                     EventKind::Launched { queue, count } => self.add_launches(event.task, *queue, *count),
-                    _ => self.change(event.task, None, Some(true)),
+                    EventKind::Memory(bytes) => self.set_memory(event.task, event.pid, event.device, *bytes),
+                    _ => self.change(event.task, Change::Held(true)),
                 }
             }
         }
@@ -203,7 +185,7 @@ impl<W: Write> Converter<W> {
         if events == 0 {
             return Ok(());
         }
-        self.lost += events;
+        self.lost = self.lost.saturating_add(events);
         let tasks: Vec<u64> = self.tasks.keys().copied().collect();
         for task in tasks {
             self.end_states(task)?;
@@ -235,7 +217,7 @@ impl<W: Write> Converter<W> {
             self.file.name_process(pid, &name, 0)?;
         }
         if !self.tasks.contains_key(&task) {
-            let activity = Activity { has_work: false, held: false, since: self.latest };
+            let activity = Activity::idle(self.latest);
             self.tasks.insert(task, Task { pid, device, activity, queues: BTreeMap::new() });
             let name = format!("task {task} on {}", DeviceId(device));
             self.file.name_track(Track { pid, task }, &name)?;
@@ -249,33 +231,40 @@ impl<W: Write> Converter<W> {
         if !task.queues.contains_key(&handle) {
             let track = Track { pid: task.pid, task: QUEUE_TRACKS + self.queue_tracks };
             self.queue_tracks += 1;
-            let activity = Activity { has_work: false, held: task.activity.held, since: self.latest };
+            let Activity { held, stalled, .. } = task.activity;
+            let activity = Activity { has_work: false, held, stalled, since: self.latest };
             task.queues.insert(handle, Queue { track, activity, launches: 0 });
             self.file.name_track(track, &format!("queue {handle:#x} of task {number}"))?;
         }
         Ok(task.queues.get_mut(&handle))
     }
 
-    /// Changes the state of a task, and with `held` also that of its queues.
-    fn change(&mut self, number: u64, has_work: Option<bool>, held: Option<bool>) -> io::Result<()> {
+    /// Changes the state of a task, and that of its queues unless each has work of its own.
+    fn change(&mut self, number: u64, change: Change) -> io::Result<()> {
         let (now, origin) = (self.latest, self.origin);
         let Some(task) = self.tasks.get_mut(&number) else { return Ok(()) };
         let before = task.activity.state();
-        let ended = task.activity.change(has_work, held, now);
+        let ended = task.activity.apply(change, now);
         let after = task.activity.state();
         if before != after {
             self.changed_devices.insert(task.device);
         }
         if let Some((state, since)) = ended {
             let track = Track { pid: task.pid, task: number };
-            self.file.slice(track, state.task_slice_name(), since - origin, now - since)?;
+            self.file.slice(track, Category::Task, state.slice_name(), since - origin, now - since)?;
             if (state, after) == (WorkState::Running, Some(WorkState::Held)) {
                 self.file.instant(track, "preempted", now - origin)?;
             }
         }
-        for queue in task.queues.values_mut().filter(|_| held.is_some()) {
-            if let Some((state, since)) = queue.activity.change(None, held, now) {
-                self.file.slice(queue.track, state.queue_slice_name(), since - origin, now - since)?;
+        for queue in task.queues.values_mut().filter(|_| !matches!(change, Change::HasWork(_))) {
+            if let Some((state, since)) = queue.activity.apply(change, now) {
+                self.file.slice(
+                    queue.track,
+                    Category::Queue,
+                    state.slice_name(),
+                    since - origin,
+                    now - since,
+                )?;
             }
         }
         Ok(())
@@ -286,8 +275,8 @@ impl<W: Write> Converter<W> {
         let (now, origin) = (self.latest, self.origin);
         let Some(queue) = self.queue(task, handle)? else { return Ok(()) };
         let track = queue.track;
-        if let Some((state, since)) = queue.activity.change(Some(busy), None, now) {
-            self.file.slice(track, state.queue_slice_name(), since - origin, now - since)?;
+        if let Some((state, since)) = queue.activity.apply(Change::HasWork(busy), now) {
+            self.file.slice(track, Category::Queue, state.slice_name(), since - origin, now - since)?;
         }
         Ok(())
     }
@@ -302,6 +291,12 @@ impl<W: Write> Converter<W> {
         self.file.counter(pid, &name, at, &[("launches", launches)])
     }
 
+    /// The process of a task has so many bytes on the device.
+    fn set_memory(&mut self, task: u64, pid: u32, device: u64, bytes: u64) -> io::Result<()> {
+        let name = format!("memory of task {task} on {}", DeviceId(device));
+        self.file.counter(pid, &name, self.latest - self.origin, &[("bytes", bytes)])
+    }
+
     /// Ends the states of a task and its queues.
     fn end_states(&mut self, number: u64) -> io::Result<()> {
         let queues: Option<Vec<u64>> =
@@ -309,7 +304,7 @@ impl<W: Write> Converter<W> {
         for queue in queues.unwrap_or_default() {
             self.set_queue_busy(number, queue, false)?;
         }
-        self.change(number, Some(false), None)
+        self.change(number, Change::HasWork(false))
     }
 
     /// Writes the counters of changed devices, after all events of one time.
@@ -322,12 +317,25 @@ impl<W: Write> Converter<W> {
                     .filter(|task| task.device == device && task.activity.state() == Some(state));
                 tasks.count() as u64
             };
-            let numbers = [("running", count(WorkState::Running)), ("held", count(WorkState::Held))];
+            let numbers = [
+                ("running", count(WorkState::Running)),
+                ("held", count(WorkState::Held)),
+                ("stalled", count(WorkState::Stalled)),
+            ];
             let name = format!("tasks on {}", DeviceId(device));
             self.file.counter(self.service, &name, self.latest - self.origin, &numbers)?;
         }
         Ok(())
     }
+}
+
+/// The text of a change of the grant, with its labels: `grant slurm-123 job=123`.
+fn grant_text(name: &str, labels: &BTreeMap<String, String>) -> String {
+    if name.is_empty() {
+        return "no grant".to_owned();
+    }
+    let labels = labels.iter().map(|(name, value)| format!(" {name}={value}"));
+    format!("grant {name}{}", labels.collect::<String>())
 }
 
 #[cfg(test)]

@@ -25,6 +25,9 @@ pub(super) struct Args {
     busy: bool,
 }
 
+/// The device of the clients that are measured.
+pub(super) const DEVICE: DeviceId = DeviceId(1);
+
 /// A client as the service sees it.
 pub(super) struct BenchClient {
     connection: Connection,
@@ -46,7 +49,12 @@ impl SchedulerLink for BenchClient {
 }
 
 impl BenchClient {
-    pub(super) fn join(socket: &Path, priority: i64, queues: usize) -> anyhow::Result<Self> {
+    /// Joins with one queue on each of the devices.
+    pub(super) fn join(
+        socket: &Path,
+        priority: i64,
+        devices: impl IntoIterator<Item = DeviceId>,
+    ) -> anyhow::Result<Self> {
         let began = Nanos::now();
         let connection =
             Connection::to(socket).with_context(|| format!("cannot join {}", socket.display()))?;
@@ -56,6 +64,8 @@ impl BenchClient {
             version: env!("CARGO_PKG_VERSION").into(),
             name: None,
             hint_request,
+            grant_token: None,
+            memory_group: None,
         };
         connection.send(&join, None, true)?;
         let fd = match connection.receive::<Reply>(true)? {
@@ -66,12 +76,22 @@ impl BenchClient {
         };
         let page = Page::attach(&fd)?;
         let connect_time = Nanos::now() - began;
-        for _ in 0..queues {
-            page.allocate_slot(DeviceId(1)).context("the page has no free slot: use fewer --queues")?;
+        for device in devices {
+            page.allocate_slot(device).context("the page has no free slot: use fewer --queues")?;
         }
         let client = Self { connection, page, fd, connect_time };
         client.notify();
         Ok(client)
+    }
+
+    /// Notifies the service even if it has not read the page since the last notification.
+    pub(super) fn notify_always(&self) {
+        self.connection.notify();
+    }
+
+    /// Sends a request without waiting for room in the socket.
+    pub(super) fn send_if_room(&self, request: &Request) {
+        let _ = self.connection.send(request, None, false);
     }
 
     pub(super) fn gate(&self) -> anyhow::Result<&Gate> {
@@ -81,7 +101,7 @@ impl BenchClient {
 
 /// Joins, prints the descriptor of the page and the connect time, and blocks until stdin ends.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let client = BenchClient::join(&args.socket, args.priority, args.queues)?;
+    let client = BenchClient::join(&args.socket, args.priority, std::iter::repeat_n(DEVICE, args.queues))?;
     if args.busy {
         client.gate()?.mark_busy(&client);
     }

@@ -86,7 +86,7 @@ fn rounded(value: f64) -> f64 {
 }
 
 /// The nearest-rank percentile of sorted values.
-fn percentile(sorted: &[f64], percent: usize) -> f64 {
+pub(super) fn percentile(sorted: &[f64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
 }

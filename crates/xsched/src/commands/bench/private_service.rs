@@ -18,19 +18,26 @@ pub(crate) struct PrivateService {
 impl PrivateService {
     /// Starts a service with the built-in defaults and returns when it listens.
     pub(crate) fn start() -> anyhow::Result<Self> {
+        Self::start_with(None)
+    }
+
+    /// The same with this policy instead of the default one.
+    pub(super) fn start_with(policy: Option<&str>) -> anyhow::Result<Self> {
         let directory = std::env::temp_dir().join(format!("xsched-bench-{}", std::process::id()));
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;
         let socket = directory.join("socket");
-        // An empty file, so that the service does not read the configuration of this machine.
+        // So that the service does not read the configuration of this machine, and has room for all clients of this user.
         let config = directory.join("config.toml");
-        File::create(&config).with_context(|| format!("cannot create {}", config.display()))?;
+        std::fs::write(&config, "[limits]\nmax_connections = 4096\nmax_processes = 2048\n")
+            .with_context(|| format!("cannot create {}", config.display()))?;
         let mut child = Command::new(std::env::current_exe().context("cannot find this program's own file")?)
             .arg("serve")
             .arg("--socket")
             .arg(&socket)
             .arg("--config")
             .arg(&config)
+            .args(policy.map(|policy| format!("--policy={policy}")))
             .stderr(Stdio::piped())
             .spawn()
             .context("cannot start a private service")?;

@@ -7,18 +7,19 @@
 
 mod session;
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use indicatif::{ProgressBar, ProgressStyle};
 use rustix::event::{EventfdFlags, eventfd};
 use serde::Serialize;
 use xsched_core::Nanos;
 
+use super::hostile::HostileProcess;
 use super::private_service::PrivateService;
+use super::progress::Progress;
 use session::Session;
 
 /// Measure the service: how fast it decides, and what it costs.
@@ -26,6 +27,11 @@ use session::Session;
 /// Starts a private service and client processes. One client of low priority always has work, all other clients are idle. Then a
 /// task of high priority becomes busy again and again, and the time is measured until the orders of all clients stop their
 /// launches. For comparison, two processes wake each other over eventfds.
+///
+/// With --hostile, connections of another user (of this user unless run as root) attack the service meanwhile. Of ten, three request
+/// the status and one requests the metrics without pause, one requests the status and never reads a reply, four are scheduled
+/// processes with 20 tasks on as many devices, of which two send notifications, one changes its priority and one changes the keys
+/// of its jobs without pause, and one joins again and again.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Number of client processes, in addition to the process that measures.
@@ -39,6 +45,10 @@ pub(crate) struct Args {
     /// Decisions to measure.
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(10..))]
     rounds: u32,
+
+    /// Number of hostile connections while decisions are measured.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    hostile: u32,
 
     /// Print one JSON object instead of a table.
     #[arg(long)]
@@ -55,6 +65,7 @@ struct Results {
     clients: u32,
     queues: u32,
     rounds: u32,
+    hostile: u32,
     decision: Percentiles,
     ping_pong: Percentiles,
     ratio_p50: f64,
@@ -110,8 +121,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     progress.phase(&format!("starting {} clients on {cpus} cores", args.clients), 0);
     let mut session = Session::start(args.clients, args.queues, spins)?;
     let descriptors = session.descriptors_of_clients()?;
+    let hostile = match args.hostile {
+        0 => None,
+        connections => Some(HostileProcess::start(session.service().socket(), connections)?),
+    };
     progress.phase("measuring decisions", args.rounds);
     let decision = Percentiles::of(session.decisions(args.rounds, || progress.step())?);
+    drop(hostile);
     progress.phase("measuring eventfd ping-pong", args.rounds);
     let ping_pong = Percentiles::of(ping_pong(args.rounds, || progress.step())?);
     progress.phase(&format!("watching the idle service for {IDLE_SPAN:?}"), 0);
@@ -132,6 +148,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         clients: args.clients,
         queues: args.queues,
         rounds: args.rounds,
+        hostile: args.hostile,
         ratio_p50: decision.p50_us / ping_pong.p50_us,
         ratio_p99: decision.p99_us / ping_pong.p99_us,
         decision,
@@ -152,7 +169,7 @@ fn print(results: &Results, json: bool) -> anyhow::Result<()> {
         writeln!(out)?;
         return Ok(());
     }
-    let Results { clients, queues, rounds, cpus, decision, ping_pong, idle, .. } = results;
+    let Results { clients, queues, rounds, hostile, cpus, decision, ping_pong, idle, .. } = results;
     let watched = if results.watched_by_spinning {
         "watched by spinning"
     } else {
@@ -160,7 +177,8 @@ fn print(results: &Results, json: bool) -> anyhow::Result<()> {
     };
     writeln!(
         out,
-        "{clients} clients with {queues} queue(s) each, {rounds} decisions, {cpus} cores ({watched})\n"
+        "{clients} clients with {queues} queue(s) each, {hostile} hostile connections, {rounds} decisions, {cpus} cores \
+         ({watched})\n"
     )?;
     writeln!(out, "{:34}{:>10}{:>10}{:>10}", "", "p50", "p99", "max")?;
     for (name, times) in
@@ -180,38 +198,6 @@ fn print(results: &Results, json: bool) -> anyhow::Result<()> {
         writeln!(out, "{name:38}{value:>12}")?;
     }
     Ok(())
-}
-
-/// Progress on stderr: a bar on a terminal, otherwise one line for each phase.
-struct Progress {
-    bar: ProgressBar,
-}
-
-impl Progress {
-    fn new() -> Self {
-        let bar = if io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self { bar }
-    }
-
-    /// Begins a phase of so many steps.
-    fn phase(&self, name: &str, steps: u32) {
-        self.bar.set_length(steps.into());
-        self.bar.set_position(0);
-        self.bar.set_message(name.to_owned());
-        if self.bar.is_hidden() {
-            eprintln!("xsched: {name}");
-        }
-    }
-
-    fn step(&self) {
-        self.bar.inc(1);
-    }
-
-    fn finish(&self) {
-        self.bar.finish_and_clear();
-    }
 }
 
 fn idle(service: &PrivateService) -> anyhow::Result<Idle> {

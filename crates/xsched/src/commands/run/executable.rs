@@ -1,6 +1,7 @@
 //! Whether the dynamic loader will preload the library into a program.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,22 +13,58 @@ const HEADER_SIZE: u64 = 4096;
 /// How many nested script interpreters Linux follows.
 const MAX_INTERPRETERS: usize = 4;
 
+/// Why the library cannot be preloaded into an executable file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Obstacle {
+    file: PathBuf,
+    kind: ObstacleKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ObstacleKind {
+    Privileged,
+    OtherArchitecture,
+    OtherCLibrary,
+    LinkedStatically,
+}
+
+impl Obstacle {
+    /// Whether the program does not start if the library is preloaded. Programs with another obstacle ignore the library.
+    pub(super) fn rejects_preload(&self) -> bool {
+        self.kind == ObstacleKind::OtherCLibrary
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = match self.kind {
+            ObstacleKind::Privileged => "is setuid or setgid, and the loader preloads nothing into it",
+            ObstacleKind::OtherArchitecture => "is built for another CPU architecture than the library",
+            ObstacleKind::OtherCLibrary => "uses the C library musl, and the library needs the GNU C library",
+            ObstacleKind::LinkedStatically => "is linked statically, and the loader preloads nothing into it",
+        };
+        write!(f, "{} {why}", self.file.display())
+    }
+}
+
 /// Why the library cannot be preloaded into a program. None if it can, or if the file cannot be read: running the program
 /// reports that error.
-pub(super) fn obstacle(program: &OsStr) -> Option<String> {
+pub(super) fn obstacle(program: &OsStr) -> Option<Obstacle> {
+    let (file, header, privileged) = find_binary(program)?;
+    let kind = if privileged { ObstacleKind::Privileged } else { elf_obstacle(&header)? };
+    Some(Obstacle { file, kind })
+}
+
+/// The file that Linux executes for a program, which is the interpreter if the program is a script; the beginning of the file;
+/// and whether running it changes the user or group.
+pub(super) fn find_binary(program: &OsStr) -> Option<(PathBuf, Vec<u8>, bool)> {
     let mut path = find(program)?;
     for _ in 0..MAX_INTERPRETERS {
         let (header, privileged) = read_header(&path)?;
         // Linux ignores the setuid bits of scripts.
         match interpreter(&header) {
             Some(interpreter) => path = interpreter,
-            None if privileged => {
-                return Some(format!(
-                    "{} is setuid or setgid, and the loader preloads nothing into it",
-                    path.display()
-                ));
-            }
-            None => return elf_obstacle(&header).map(|why| format!("{} {why}", path.display())),
+            None => return Some((path, header, privileged)),
         }
     }
     None
@@ -67,7 +104,7 @@ fn interpreter(header: &[u8]) -> Option<PathBuf> {
 }
 
 /// Why the library cannot be preloaded into this ELF file. None for other files.
-fn elf_obstacle(file: &[u8]) -> Option<&'static str> {
+fn elf_obstacle(file: &[u8]) -> Option<ObstacleKind> {
     const MAGIC: &[u8] = b"\x7fELF";
     const BITS_64: u64 = 2;
     const LITTLE_ENDIAN: u64 = 1;
@@ -84,17 +121,21 @@ fn elf_obstacle(file: &[u8]) -> Option<&'static str> {
         return None;
     }
     if number(4, 1)? != BITS_64 || number(5, 1)? != LITTLE_ENDIAN || number(18, 2)? != MACHINE {
-        return Some("is built for another CPU architecture than the library");
+        return Some(ObstacleKind::OtherArchitecture);
     }
     let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
     for n in 0..count {
         let at = usize::try_from(table.checked_add(n * size)?).ok()?;
         // A program header beyond `HEADER_SIZE` is not examined.
         if number(at, 4)? == INTERPRETER {
-            return None;
+            let begin = usize::try_from(number(at + 8, 8)?).ok()?;
+            let length = usize::try_from(number(at + 32, 8)?).ok()?;
+            let loader = file.get(begin..begin.checked_add(length)?)?;
+            let name = loader.rsplit(|byte| *byte == b'/').next()?;
+            return name.starts_with(b"ld-musl-").then_some(ObstacleKind::OtherCLibrary);
         }
     }
-    Some("is linked statically, and the loader preloads nothing into it")
+    Some(ObstacleKind::LinkedStatically)
 }
 
 #[cfg(test)]
@@ -114,13 +155,26 @@ mod tests {
         file[..6].copy_from_slice(b"\x7fELF\x02\x01");
         file[18] = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
         (file[32], file[54], file[56], file[64]) = (64, 56, 1, 1);
-        assert!(elf_obstacle(&file).unwrap().contains("statically"));
+        assert_eq!(elf_obstacle(&file), Some(ObstacleKind::LinkedStatically));
         file[64] = 3;
         assert_eq!(elf_obstacle(&file), None);
+        // The name of the loader follows.
+        (file[64 + 8], file[64 + 32]) = (64 + 56, 26);
+        let named = |name: &[u8]| [&file, name].concat();
+        assert_eq!(elf_obstacle(&named(b"/lib/ld-musl-x86_64.so.1\0\0")), Some(ObstacleKind::OtherCLibrary));
+        assert_eq!(elf_obstacle(&named(b"/lib/ld-linux-x86-64.so.2\0")), None);
         file[18] = 3;
-        assert!(elf_obstacle(&file).unwrap().contains("another CPU architecture"));
-        assert_eq!(elf_obstacle(&file[..20]), Some("is built for another CPU architecture than the library"));
+        assert_eq!(elf_obstacle(&file), Some(ObstacleKind::OtherArchitecture));
+        assert_eq!(elf_obstacle(&file[..20]), Some(ObstacleKind::OtherArchitecture));
         assert_eq!(elf_obstacle(b"just text"), None);
+    }
+
+    #[test]
+    fn only_a_program_with_another_c_library_rejects_the_library() {
+        use ObstacleKind::{LinkedStatically, OtherArchitecture, OtherCLibrary, Privileged};
+        let kinds = [Privileged, OtherArchitecture, OtherCLibrary, LinkedStatically];
+        let rejects = kinds.map(|kind| Obstacle { file: "/bin/x".into(), kind }.rejects_preload());
+        assert_eq!(rejects, [false, false, true, false]);
     }
 
     #[test]

@@ -5,54 +5,88 @@ use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row, StatefulWidget as _, Table, TableState};
-use xsched_ipc::protocol::{TaskState, TaskStatus};
+use xsched_ipc::protocol::{TaskKind, TaskState, TaskStatus};
 
-use super::{BOLD, Mode, Screen};
+use super::{BOLD, Mode, Place, Screen, Sort};
 use crate::term::{self, NO_VALUE};
+use crate::top::colours;
+use crate::users;
 
 const MIN_NAME_WIDTH: u16 = 8;
 const MAX_NAME_WIDTH: u16 = 32;
+/// Longer names of users are cut.
+const USER_WIDTH: u16 = 8;
 /// A sparkline of fewer columns is unreadable; more than one column per second shows nothing new.
 const MIN_SPARK_WIDTH: u16 = 6;
 const MAX_SPARK_WIDTH: u16 = 60;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
+    /// The mark in the colour of the task.
+    Mark,
     Pid,
+    User,
     Name,
     Device,
     Priority,
     State,
+    Kind,
     Utilization,
     Launches,
     Held,
     Preemptions,
     Wait,
+    Memory,
     Spark,
 }
 
-use Column::{Device, Held, Launches, Name, Pid, Preemptions, Priority, Spark, State, Utilization, Wait};
+use Column::{
+    Device, Held, Kind, Launches, Mark, Memory, Name, Pid, Preemptions, Priority, Spark, State, User,
+    Utilization, Wait,
+};
 
 impl Column {
     fn heading(self, width: u16) -> &'static str {
         match self {
+            Mark => "",
             Pid => "PID",
+            User => "USER",
             Name => "NAME",
             Device => "DEV",
             Priority => "PRIO",
             State => "STATE",
+            Kind => "KIND",
             Utilization => "UTIL",
             Launches => "LAUNCH/S",
             Held => "HELD",
             Preemptions => "PREEMPT/S",
             Wait => "P99 WAIT",
+            Memory => "MEM",
             Spark if width < 11 => "MINUTE",
             Spark => "LAST MINUTE",
         }
     }
 
     fn is_number(self) -> bool {
-        !matches!(self, Name | State | Spark)
+        !matches!(self, Mark | User | Name | State | Kind | Spark)
+    }
+
+    /// What a click on the heading sorts by.
+    fn sort(self) -> Sort {
+        match self {
+            Mark | Device => Sort::Device,
+            Pid => Sort::Pid,
+            User => Sort::User,
+            Name => Sort::Name,
+            Priority => Sort::Priority,
+            State | Kind => Sort::State,
+            Utilization | Spark => Sort::Util,
+            Launches => Sort::Launch,
+            Held => Sort::Held,
+            Preemptions => Sort::Preempt,
+            Wait => Sort::Wait,
+            Memory => Sort::Memory,
+        }
     }
 }
 
@@ -61,15 +95,40 @@ fn columns(screen: &Screen, width: u16) -> Vec<(Column, u16)> {
     let tasks = screen.visible();
     let longest = |of: &dyn Fn(&TaskStatus) -> usize| tasks.iter().map(|task| of(task)).max().unwrap_or(0);
     let pid = longest(&|task| task.pid.to_string().len()).max(3);
-    let name = longest(&|task| term::width(&term::name(task)));
-    let mut fixed =
-        vec![(Pid, u16::try_from(pid).unwrap_or(10)), (Name, MIN_NAME_WIDTH), (Device, 3), (Priority, 4)];
-    fixed.extend([(State, 9), (Utilization, 4), (Launches, 8), (Held, 4), (Preemptions, 9), (Wait, 8)]);
+    let name = longest(&|task| term::width(&name(task)));
+    let mut fixed = vec![(Mark, 1), (Pid, u16::try_from(pid).unwrap_or(10))];
+    if screen.tasks().iter().any(|task| task.uid != screen.tasks()[0].uid) {
+        fixed.push((User, USER_WIDTH));
+    }
+    fixed.extend([(Name, MIN_NAME_WIDTH), (Device, 3), (Priority, 4)]);
+    let is_sampled = |task: &TaskStatus| screen.rates_of(task).is_some_and(|rates| rates.is_sampled);
+    // Room for the mark of an estimate.
+    let utilization = if tasks.iter().any(|task| is_sampled(task)) { 5 } else { 4 };
+    fixed.extend([
+        (State, 9),
+        (Kind, 10),
+        (Utilization, utilization),
+        (Launches, 8),
+        (Held, 4),
+        (Preemptions, 9),
+        (Wait, 8),
+        (Memory, u16::try_from(longest(&|task| term::memory(task).len())).unwrap_or(0).max(3)),
+    ]);
     if screen.devices().len() < 2 {
         fixed.retain(|(column, _)| *column != Device);
     }
+    if tasks.iter().all(|task| task.kind.is_none()) {
+        fixed.retain(|(column, _)| *column != Kind);
+    }
+    if tasks.iter().all(|task| task.memory_bytes.is_none()) {
+        fixed.retain(|(column, _)| *column != Memory);
+    }
+    if screen.mode == Mode::Static {
+        // Text without colours.
+        fixed.retain(|(column, _)| *column != Mark);
+    }
     let total = |columns: &[(Column, u16)]| columns.iter().map(|(_, width)| width + 1).sum::<u16>();
-    for column in [Preemptions, Launches, Held, Wait, Pid, State] {
+    for column in [Kind, Preemptions, Launches, Held, User, Memory, Wait, Pid, State] {
         if total(&fixed) > width {
             fixed.retain(|(other, _)| *other != column);
         }
@@ -97,12 +156,12 @@ pub(super) fn draw(screen: &Screen, area: Rect, buffer: &mut Buffer) {
     let columns = columns(screen, area.width.saturating_sub(1));
     let devices = screen.devices();
     let tasks = screen.visible();
-    let room = usize::from(area.height.saturating_sub(1));
-    // The cursor stays in the middle while there are tasks on either side.
-    let offset = screen.row.saturating_sub(room / 2).min(tasks.len().saturating_sub(room));
+    let offset = first_row(screen, area, tasks.len());
     let heading = |(column, width): &(Column, u16)| {
         let line = Line::raw(column.heading(*width));
-        Cell::new(if column.is_number() { line.right_aligned() } else { line })
+        let line = if column.is_number() { line.right_aligned() } else { line };
+        let is_sorted = column.sort() == screen.sort && !matches!(column, Mark | Kind | Spark);
+        Cell::new(if is_sorted { line.patch_style(Modifier::UNDERLINED) } else { line })
     };
     let header = Row::new(columns.iter().map(heading)).style(BOLD);
     let rows = tasks.iter().map(|task| {
@@ -114,42 +173,85 @@ pub(super) fn draw(screen: &Screen, area: Rect, buffer: &mut Buffer) {
         .header(header)
         .column_spacing(1)
         .highlight_symbol(">")
-        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+        .row_highlight_style(SELECTED);
     let selected = screen.selected.filter(|_| screen.mode != Mode::Static).map(|_| screen.row);
     let mut state = TableState::new().with_offset(offset).with_selected(selected);
     table.render(area, buffer, &mut state);
+    if let Some((row, task)) = selected.and_then(|row| Some((row, *tasks.get(row)?))) {
+        let line = row.checked_sub(offset).and_then(|line| u16::try_from(line + 1).ok());
+        let at =
+            line.and_then(|line| buffer.cell_mut((area.x.saturating_add(1), area.y.saturating_add(line))));
+        if let Some(mark) = at {
+            mark.set_style(Style::new().fg(screen.colours.of(task.task)).remove_modifier(Modifier::REVERSED));
+        }
+    }
+}
+
+/// The selected row: the colours of the terminal, exchanged. A colour of a cell would become its background, on which text in the
+/// terminal's background can be unreadable.
+const SELECTED: Style = Style::new()
+    .fg(Color::Reset)
+    .bg(Color::Reset)
+    .add_modifier(Modifier::REVERSED)
+    .remove_modifier(Modifier::DIM);
+
+/// The first row that is shown: the cursor stays in the middle while there are tasks on either side.
+fn first_row(screen: &Screen, area: Rect, tasks: usize) -> usize {
+    let room = usize::from(area.height.saturating_sub(1));
+    screen.row.saturating_sub(room / 2).min(tasks.saturating_sub(room))
+}
+
+/// What is shown at this column and line.
+pub(super) fn place_at(screen: &Screen, area: Rect, column: u16, line: u16) -> Option<Place> {
+    let tasks = screen.visible().len();
+    let line = line.checked_sub(area.y).filter(|line| *line < area.height)?;
+    if line > 0 {
+        let row = first_row(screen, area, tasks) + usize::from(line) - 1;
+        return (row < tasks).then_some(Place::Row(row));
+    }
+    // After the symbol of the cursor. The gap after a column belongs to it.
+    let mut end = area.x + 1;
+    let columns = columns(screen, area.width.saturating_sub(1));
+    let at = columns.iter().find(|(_, width)| {
+        end += width + 1;
+        column < end
+    });
+    at.map(|(column, _)| Place::Heading(column.sort()))
 }
 
 fn cell<'a>(screen: &Screen, task: &TaskStatus, device: usize, column: Column, width: u16) -> Cell<'a> {
     let rates = screen.rates_of(task);
     let or_no_value = |text: Option<String>| text.unwrap_or(NO_VALUE.to_owned());
     let text = match column {
+        Mark => screen.glyphs.mark.to_owned(),
         Pid => task.pid.to_string(),
-        Name => term::fit(&term::name(task), usize::from(width), screen.glyphs),
+        User => term::fit(&users::name_of(task.uid), usize::from(width), screen.glyphs),
+        Name => term::fit(&name(task), usize::from(width), screen.glyphs),
         Device => device.to_string(),
         Priority => task.priority.to_string(),
-        State => term::state(task.state).to_owned(),
-        Utilization => or_no_value(rates.map(|rates| term::percent(rates.utilization))),
+        State => task.state.name().to_owned(),
+        Kind => task.kind.map_or(NO_VALUE, TaskKind::name).to_owned(),
+        Utilization => or_no_value(rates.map(term::utilization)),
         Launches => or_no_value(rates.and_then(|rates| rates.launches_per_s).map(term::per_second)),
         Held => or_no_value(rates.map(|rates| term::percent(rates.held))),
         Preemptions => or_no_value(rates.map(|rates| term::per_second(rates.preemptions_per_s))),
         Wait => or_no_value(task.wait_p99_us.map(term::duration)),
+        Memory => term::memory(task),
         Spark => sparkline(screen, task, usize::from(width)),
     };
     let line = Line::raw(text);
     let line = if column.is_number() { line.right_aligned() } else { line };
     let style = match (column, task.state) {
-        (State, TaskState::Running) => Style::new().fg(Color::Green),
-        (State, TaskState::Held) => Style::new().fg(Color::Yellow),
-        (State, TaskState::Suspended) => Style::new().fg(Color::Red),
-        (Spark, _) => Style::new().fg(Color::Cyan),
+        (State, TaskState::Running) => Style::new().fg(colours::GREEN),
+        (State, TaskState::Held) => Style::new().fg(colours::OCHRE),
+        (State, TaskState::Suspended | TaskState::Stalled) => Style::new().fg(colours::RED),
+        (Mark | Spark, _) => Style::new().fg(screen.colours.of(task.task)),
         _ => Style::new(),
     };
     Cell::new(line).style(style)
 }
 
 fn sparkline(screen: &Screen, task: &TaskStatus, width: usize) -> String {
-    let now_ns = screen.status.as_ref().map_or(0, |status| status.now_ns);
     let Some(history) = screen.histories.get(&task.task) else { return String::new() };
     let spark = &screen.glyphs.spark;
     let glyph = |utilization: Option<f64>| match utilization {
@@ -160,5 +262,14 @@ fn sparkline(screen: &Screen, task: &TaskStatus, width: usize) -> String {
             spark[step]
         }
     };
-    history.columns(now_ns, width).into_iter().map(glyph).collect()
+    history.utilization.columns(screen.now_ns(), width).into_iter().map(glyph).collect()
+}
+
+/// The name of a task, followed by its job if it has one.
+fn name(task: &TaskStatus) -> String {
+    let name = term::name(task);
+    match &task.job {
+        Some(job) => format!("{name} ({})", term::printable(job)),
+        None => name,
+    }
 }

@@ -5,6 +5,9 @@ use xsched_ipc::protocol::{QueueStatus, TaskStatus};
 
 use super::*;
 
+#[path = "../../../tests/common/trace_format.rs"]
+mod trace_format;
+
 const DEVICE: u64 = 0x2_0000_0030;
 
 fn event(at_ns: u64, task: u64, what: EventKind) -> Event {
@@ -35,7 +38,9 @@ fn trace(status: &Status, events: &[Event]) -> Vec<Value> {
 fn read(converter: Converter<Vec<u8>>) -> Vec<Value> {
     let text = String::from_utf8(converter.finish(9_000).unwrap()).unwrap();
     let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-    value["traceEvents"].as_array().unwrap().clone()
+    let events = value["traceEvents"].as_array().unwrap().clone();
+    trace_format::assert_valid(&events);
+    events
 }
 
 /// Slices of one task: what, begin and end in nanoseconds of the trace.
@@ -82,6 +87,35 @@ fn task_runs_is_held_and_runs_again() {
     assert_eq!((ns(&preempted[0]["ts"]), &preempted[0]["ph"]), (2_001, &Value::from("i")));
 }
 
+#[test]
+fn states_have_the_words_of_ps_on_the_rows_of_tasks_and_queues() {
+    let states = [TaskState::Running, TaskState::Held, TaskState::Stalled];
+    let names = [WorkState::Running, WorkState::Held, WorkState::Stalled].map(WorkState::slice_name);
+    assert_eq!(names, states.map(TaskState::name));
+    let events = [event(2_000, 1, EventKind::Busy), event(2_000, 1, EventKind::QueueBusy(9))];
+    let trace = trace(&status(&[]), &events);
+    let categories: Vec<_> = named(&trace, "running").iter().map(|slice| slice["cat"].as_str()).collect();
+    assert_eq!(categories, [Some("queue"), Some("task")]);
+}
+
+#[test]
+fn task_whose_process_does_not_run_is_stalled() {
+    let events = [
+        event(2_000, 1, EventKind::Busy),
+        event(2_000, 1, EventKind::QueueBusy(9)),
+        event(3_000, 1, EventKind::Stalled(true)),
+        event(4_000, 1, EventKind::Stalled(false)),
+        event(5_000, 1, EventKind::Idle),
+    ];
+    let trace = trace(&status(&[(2, TaskState::Stalled)]), &events);
+    let wanted =
+        [slice("running", 1_000, 2_000), slice("stalled", 2_000, 3_000), slice("running", 3_000, 4_000)];
+    assert_eq!(slices(&trace, 1), wanted);
+    let queue = slices(&trace, track(&trace, "queue 0x9 of task 1"));
+    assert_eq!(queue[1], slice("stalled", 2_000, 3_000));
+    assert_eq!(slices(&trace, 2), [slice("stalled", 0, 8_000)]);
+}
+
 /// The number of the track with this name.
 fn track(trace: &[Value], name: &str) -> u64 {
     let tracks = named(trace, "thread_name");
@@ -106,16 +140,10 @@ fn queues_have_their_own_work_and_the_order_of_their_task() {
     let first = track(&trace, "queue 0x100000000 of task 1");
     let second = track(&trace, "queue 0x100000001 of task 1");
     assert!(u32::try_from(second).is_ok(), "readers want 32 bits");
-    let wanted = [
-        slice("queue running", 1_000, 2_000),
-        slice("queue held", 2_000, 4_000),
-        slice("queue running", 4_000, 5_000),
-    ];
+    let wanted =
+        [slice("running", 1_000, 2_000), slice("held", 2_000, 4_000), slice("running", 4_000, 5_000)];
     assert_eq!(slices(&trace, first), wanted);
-    assert_eq!(
-        slices(&trace, second),
-        [slice("queue held", 3_000, 4_000), slice("queue running", 4_000, 6_000)]
-    );
+    assert_eq!(slices(&trace, second), [slice("held", 3_000, 4_000), slice("running", 4_000, 6_000)]);
     assert_eq!(named(&trace, "preempted").len(), 1, "it is the task that is preempted");
 }
 
@@ -156,9 +184,9 @@ fn queues_begin_with_the_state_in_the_status() {
     };
     let trace =
         trace(&status, &[event(5_000, 3, EventKind::Busy), event(5_000, 3, EventKind::QueueBusy(0x30))]);
-    assert_eq!(slices(&trace, track(&trace, "queue 0x10 of task 1")), [slice("queue running", 0, 8_000)]);
-    assert_eq!(slices(&trace, track(&trace, "queue 0x20 of task 2")), [slice("queue held", 0, 8_000)]);
-    assert_eq!(slices(&trace, track(&trace, "queue 0x30 of task 3")), [slice("queue held", 4_000, 8_000)]);
+    assert_eq!(slices(&trace, track(&trace, "queue 0x10 of task 1")), [slice("running", 0, 8_000)]);
+    assert_eq!(slices(&trace, track(&trace, "queue 0x20 of task 2")), [slice("held", 0, 8_000)]);
+    assert_eq!(slices(&trace, track(&trace, "queue 0x30 of task 3")), [slice("held", 4_000, 8_000)]);
     assert_eq!(slices(&trace, 3), [slice("held", 4_000, 8_000)]);
     assert_eq!(named(&trace, "thread_name").len(), 1 + 3 + 3, "idle and homeless queues have no track");
 }
@@ -259,8 +287,16 @@ fn lost_events_end_all_states() {
     let trace = read(converter);
     assert_eq!(slices(&trace, 1), [slice("running", 0, 2_000), slice("running", 4_000, 8_000)]);
     assert_eq!(slices(&trace, 2), []);
-    assert_eq!(slices(&trace, track(&trace, "queue 0x10 of task 1")), [slice("queue running", 1_000, 2_000)]);
+    assert_eq!(slices(&trace, track(&trace, "queue 0x10 of task 1")), [slice("running", 1_000, 2_000)]);
     assert_eq!(ns(&named(&trace, "17 events lost")[0]["ts"]), 2_000);
+}
+
+#[test]
+fn numbers_of_lost_events_do_not_overflow() {
+    let mut converter = Converter::new(Vec::new(), &status(&[])).unwrap();
+    converter.lost(u64::MAX).unwrap();
+    converter.lost(u64::MAX).unwrap();
+    assert_eq!(converter.counts(), (0, u64::MAX));
 }
 
 /// For any sequence of events the file is valid JSON, slices of a task do not overlap, and no task is kept.
@@ -315,4 +351,19 @@ fn removed_tasks_are_dropped() {
         }
     }
     assert_eq!((converter.tasks.len(), converter.named_processes.len()), (0, 0));
+}
+
+#[test]
+fn grants_are_shown_with_their_labels_from_the_beginning_and_when_they_change() {
+    let labels = BTreeMap::from([("job".to_owned(), "7".to_owned())]);
+    let mut status = status(&[(1, TaskState::Running)]);
+    (status.tasks[0].grant, status.tasks[0].labels) = (Some("slurm-7".to_owned()), labels.clone());
+    let changed = |name: &str, labels| EventKind::GrantChanged { name: name.to_owned(), labels };
+    let trace = trace(
+        &status,
+        &[event(2_000, 1, changed("", BTreeMap::new())), event(3_000, 1, changed("slurm-8", labels))],
+    );
+    for text in ["grant slurm-7 job=7", "no grant", "grant slurm-8 job=7"] {
+        assert_eq!(named(&trace, text).len(), 1, "{text}");
+    }
 }

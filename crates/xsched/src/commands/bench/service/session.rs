@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use xsched_core::Nanos;
 use xsched_ipc::Page;
 
-use super::super::client::BenchClient;
+use super::super::client::{BenchClient, DEVICE};
 use super::super::private_service::PrivateService;
 use super::PAUSE;
 
@@ -55,7 +55,7 @@ impl Session {
         let mut clients =
             idle.into_iter().map(|child| child.and_then(Client::attach)).collect::<Result<Vec<_>, _>>()?;
         clients.push(Client::attach(spawn_client(service.socket(), queues, true)?)?);
-        let leader = BenchClient::join(service.socket(), LEADER_PRIORITY, 1)?;
+        let leader = BenchClient::join(service.socket(), LEADER_PRIORITY, [DEVICE])?;
         let session = Self { clients, leader, service, descriptors_before, spins };
         session.wait_until_busy_client_runs()?;
         Ok(session)

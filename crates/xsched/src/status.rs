@@ -1,0 +1,34 @@
+//! What the tools add to the status that the service reports.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+use xsched_core::DeviceId;
+use xsched_ipc::protocol::{Status, TaskStatus};
+
+use crate::rates::Rates;
+
+/// The status as the service reports it, with the rates, the level and the name of the device of each task.
+pub(crate) fn to_json(status: &Status, rates: &HashMap<u64, Rates>) -> anyhow::Result<Value> {
+    let mut value = serde_json::to_value(status)?;
+    if let Some(fields) = value.as_object_mut() {
+        // Only the socket's protocol splits the status into several packets.
+        fields.remove("more");
+    }
+    for (task, value) in status.tasks.iter().zip(value["tasks"].as_array_mut().into_iter().flatten()) {
+        value["rates"] = json!(rates.get(&task.task));
+        value["device_name"] = json!(DeviceId(task.device).to_string());
+        value["level"] = json!(level(status, task));
+    }
+    Ok(value)
+}
+
+/// The preemption level of a task: the lowest of its queues.
+pub(crate) fn level(status: &Status, task: &TaskStatus) -> Option<u8> {
+    status.queues.iter().filter(|queue| queue.task == task.task).map(|queue| queue.level).min()
+}
+
+/// Sorts the tasks by device, and those of one device by priority.
+pub(crate) fn sort(tasks: &mut [TaskStatus]) {
+    tasks.sort_by_key(|task| (task.device, -task.priority, task.pid, task.task));
+}
