@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use c_program::{LibraryOrder, build, printed, root};
+use c_program::{LibraryOrder, build, printed, root, try_build};
 use environment::TestEnvironment;
 use xsched_sim::{Config, SimDevice};
 
@@ -49,6 +49,25 @@ fn headers_have_the_names_and_numbers_of_the_original_in_cpp_too() {
     let env = TestEnvironment::without_service();
     let program = build(&env, "headers.cpp", LibraryOrder::XschedFirst);
     assert_eq!(printed(&mut on_device(&env, &program, &[])), "compiled\n");
+}
+
+/// C99 allows one declaration of a type only, and the tests treat pedantic warnings as errors.
+#[test]
+fn types_are_declared_by_the_headers_alone_and_beside_those_of_the_vendors() {
+    let env = TestEnvironment::without_service();
+    let programs = root().join("crates/xsched/tests/programs/capi");
+    let run = |name: &str, more: &[&str]| {
+        let program = try_build(&env, &programs.join(name), LibraryOrder::XschedFirst, more)
+            .unwrap_or_else(|output| panic!("{name} {more:?}: {}", String::from_utf8_lossy(&output.stderr)));
+        printed(&mut env.direct(&[program.to_str().unwrap()]));
+    };
+    for order in ["-DVENDOR_ABSENT", "-DVENDOR_FIRST", "-DVENDOR_AFTER"] {
+        run("vendor_types.c", &[order]);
+        run("vendor_types.c", &[order, "-std=c11"]);
+        run("vendor_types.cpp", &[order]);
+    }
+    run("types_alone.c", &[]);
+    run("types_alone.cpp", &[]);
 }
 
 /// The library is loaded into processes with symbols of their own, so that it must not export a name by accident. Every

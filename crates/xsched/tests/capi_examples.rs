@@ -29,12 +29,20 @@ fn expected_output(name: &str) -> String {
 
 #[test]
 fn interface_examples_print_what_their_readmes_show() {
-    for name in ["hints", "priorities", "suspend", "callbacks"] {
+    for name in ["hints", "priorities", "suspend", "callbacks", "deadlines"] {
         let env = TestEnvironment::without_service();
         let program = example(&env, name);
         let output = printed(&mut env.direct(&["timeout", "60", program.to_str().unwrap()]));
         assert_eq!(output, expected_output(name), "{name}");
     }
+}
+
+#[test]
+fn example_of_the_service_prints_what_its_readme_shows() {
+    let env = TestEnvironment::with_service();
+    let program = example(&env, "global");
+    let output = printed(&mut env.direct(&["timeout", "60", program.to_str().unwrap()]));
+    assert_eq!(output, expected_output("global"));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::thread;
 
 use assert_cmd::Command;
 use assert_cmd::cargo::cargo_bin;
-use predicates::str::{contains, diff};
+use predicates::str::{contains, diff, starts_with};
 
 /// Replies like the HTTP server of the original C++ XSched, and stores the requests.
 struct FakeServer {
@@ -78,8 +78,11 @@ impl FakeServer {
 fn list_prints_a_table() {
     let server = FakeServer::new();
     server.xcli("list").assert().success().stdout(diff(
-        "XQUEUE  PID  DEVICE        LEVEL  THRESHOLD  BATCH  STATE    COMMAND\n\
-         0x7f    12   0000:00:06.0  1      16         8      running  train\n",
+        "+-----+------------------+--------+------+-------+----+-------+\n\
+         | PID |       DEV        | XQUEUE | STAT | SCHED | LV |  CMD  |\n\
+         +-----+------------------+--------+------+-------+----+-------+\n\
+         | 12  | GPU(0x200000030) |  0x7f  | RDY  |  RUN  | 1  | train |\n\
+         +-----+------------------+--------+------+-------+----+-------+\n",
     ));
     assert_eq!(server.requests(), ["GET /xqueues"]);
 }
@@ -87,23 +90,37 @@ fn list_prints_a_table() {
 #[test]
 fn commands_send_the_requests_of_the_original() {
     let server = FakeServer::new();
-    for (arguments, requests) in [
-        ("config -x 7f -l 2 -t 16 -b 8", vec!["POST /config/7f?level=2&threshold=16&batch_size=8"]),
-        ("config -x 0x7f -t 4", vec!["POST /config/7f?threshold=4"]),
-        ("policy -s -n SPUP", vec!["POST /policy?policy=6"]),
-        ("hint -x 7f -p -3", vec![r#"POST /hint {"handle":127,"hint_type":1,"priority":-3}"#]),
+    for (arguments, requests, printed) in [
+        (
+            "config -x 7f -l 1 -t 16 -b 8",
+            vec!["POST /config/7f?level=1&threshold=16&batch_size=8", "GET /xqueues"],
+            "Config of XQueue (0x7f) set to level: 1, command threshold: 16, command batch size: 8\n",
+        ),
+        (
+            "config -x 0x7f -t 4",
+            vec!["POST /config/7f?threshold=4", "GET /xqueues"],
+            "Config of XQueue (0x7f) set to level: 0, command threshold: 4, command batch size: -1\n",
+        ),
+        ("policy -s -n SPUP", vec!["POST /policy?policy=6"], "Policy set to SPUP\n"),
+        (
+            "hint -x 7f -p -3",
+            vec![r#"POST /hint {"handle":127,"hint_type":1,"priority":-3}"#],
+            "Priority of XQueue 0x7f set to -3\n",
+        ),
         (
             "hint --pid 12 -u 30 -t 500",
             vec![
                 r#"POST /hint {"hint_type":2,"pid":12,"utilization":30}"#,
                 r#"POST /hint {"hint_type":3,"pid":12,"timeslice":500}"#,
             ],
+            "Utilization of process 12 set to 30\nTimeslice set to 500us\n",
         ),
     ] {
-        server.xcli(arguments).assert().success().stdout("success\n");
+        server.xcli(arguments).assert().success().stdout(starts_with(printed));
         assert_eq!(server.requests(), requests, "{arguments}");
     }
-    server.xcli("policy -q").assert().success().stdout(contains("UP (share): "));
+    let policies = starts_with("Current policy: \n  UP\nAvailable policies: \n  HPF\n");
+    server.xcli("policy -q").assert().success().stdout(policies);
 }
 
 #[test]
@@ -130,7 +147,7 @@ fn top_runs_until_the_pipe_closes() {
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let frames = lines.map(Result::unwrap).filter(|line| line.starts_with("policy UP")).take(3).count();
+    let frames = lines.map(Result::unwrap).filter(|line| line.starts_with("| PID |")).take(3).count();
     assert_eq!(frames, 3);
     assert!(child.wait().unwrap().success(), "a closed pipe is not a failure");
 }
@@ -141,6 +158,7 @@ fn xserver_rejects_unknown_arguments() {
     let xserver = || Command::new(server.links.path().join("xserver"));
     xserver().arg("nonsense").assert().code(2).stderr(contains("unknown policy `nonsense`"));
     xserver().args(["HPF", "port"]).assert().code(2);
+    xserver().arg("HPF").assert().code(2).stderr(contains("<PORT>"));
 }
 
 /// A process, killed when dropped.
@@ -174,6 +192,6 @@ fn xserver_serves_xcli() {
         command.args(["-p", &port]).args(arguments);
         command
     };
-    xcli(&["policy", "-q"]).assert().success().stdout(contains("MLFQ (feedback)"));
+    xcli(&["policy", "-q"]).assert().success().stdout(starts_with("Current policy: \n  MLFQ\n"));
     xcli(&["list"]).assert().success().stdout(contains("XQUEUE"));
 }

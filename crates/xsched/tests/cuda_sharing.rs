@@ -12,9 +12,8 @@ mod test_program;
 use std::time::Duration;
 
 use cuda_machine::CudaMachine;
-use environment::TestEnvironment;
+use environment::{TestEnvironment, wait_until};
 use measured::{percentile, print_latencies, require, retry_comparison};
-use rustix::process::Pid;
 use test_program::TestProgram;
 use xsched_ipc::protocol::{Reply, Request};
 
@@ -173,10 +172,10 @@ fn sync_bound_program_does_not_notify_the_service_for_every_kernel() {
         let idle = TestProgram::spawn(machine.run(&["--priority", "low"], &one_kernel));
         while idle.next_line() != "idle" {}
         let kernels = KERNELS.to_string();
-        let before = wake_ups(machine.env.service());
+        let before = machine.env.service_wake_ups();
         let steps = machine.run(&["--priority", "high"], &["foreground", "stream", &kernels, "1", "5", "0"]);
         let latencies = TestProgram::spawn(steps).latencies();
-        let calls = wake_ups(machine.env.service()) - before;
+        let calls = machine.env.service_wake_ups() - before;
         println!("{calls} wake-ups of the service for {} kernels", latencies.len());
         assert_eq!(latencies.len(), KERNELS);
         calls
@@ -186,9 +185,48 @@ fn sync_bound_program_does_not_notify_the_service_for_every_kernel() {
     });
 }
 
-/// How often the service has blocked. It blocks after each notification, until the next.
-fn wake_ups(service: Pid) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", service.as_raw_nonzero())).unwrap();
-    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
-    count.trim().parse().unwrap()
+/// The rounds per second of a batch of low priority, beside an idle program of high priority and an unscheduled batch; and those
+/// of the unscheduled one. With `is_managed` the service can ask the driver for the processes on the device.
+fn rates_beside_unscheduled(is_managed: bool) -> (f64, f64) {
+    let mut machine = CudaMachine::new(TestEnvironment::without_service());
+    if is_managed {
+        machine.start_managing_service();
+    } else {
+        machine.env.start_service();
+    }
+    let one_kernel = ["foreground", "stream", "1", "1", "5", "0"];
+    let idle = TestProgram::spawn(machine.run(&["--priority", "high"], &one_kernel));
+    while idle.next_line() != "idle" {}
+    let low = TestProgram::spawn(machine.run(&["--priority", "low", "--name", "low"], &BATCH));
+    low.next_line();
+    let unscheduled = TestProgram::spawn(machine.direct(&BATCH));
+    unscheduled.next_line();
+    if is_managed {
+        wait_until("the service finds the unscheduled program", || {
+            !machine.env.status().unscheduled.is_empty()
+        });
+        let found = machine.env.status().unscheduled;
+        assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [unscheduled.pid()]);
+        for command in ["ps", "doctor"] {
+            let output = machine.env.xsched(&[command]).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            let expected = format!("unscheduled process {}", unscheduled.pid());
+            assert!(text.contains(&expected), "{command}: {text}");
+        }
+    }
+    let programs = [&low, &unscheduled];
+    let (rates, ()) = TestProgram::line_rates(&programs, || std::thread::sleep(Duration::from_secs(2)));
+    println!("managed: {is_managed}, rounds of 2 ms per second: {rates:.0?}");
+    (rates[0], rates[1])
+}
+
+#[test]
+fn task_that_gives_way_does_not_starve_beside_an_unscheduled_program() {
+    let measure = || (rates_beside_unscheduled(false), rates_beside_unscheduled(true));
+    retry_comparison(measure, |((starved, _), (low, unscheduled))| {
+        require(low > 4.0 * starved, || {
+            format!("{low:.0} rounds per second, {starved:.0} without the driver's list")
+        })?;
+        require(3.0 * low > unscheduled, || format!("{low:.0} rounds per second beside {unscheduled:.0}"))
+    });
 }

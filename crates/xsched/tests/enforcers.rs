@@ -16,15 +16,15 @@ use cuda_machine::CudaMachine;
 use environment::{TestEnvironment, built_program, wait_until};
 use measured::{percentile, print_latencies, require, retry_comparison};
 use test_program::TestProgram;
-use xsched_ipc::protocol::{HintRequest, Reply, Request, Target, TaskState};
+use xsched_ipc::protocol::{Reply, Request, Target, TaskState};
 
 /// A kernel of 200 ms reaches no stop point within the 10 ms that a GPU is given before its channels are disabled.
 const SLOW_KERNEL_US: &str = "200000";
 /// Kernels of 0.3 ms reach a stop point about every 1 ms.
 const FAST_KERNEL_US: &str = "300";
-/// How often the slow process is preempted on both GPUs.
-const PREEMPTIONS: usize = 9;
-/// How long the slow process runs before it is preempted.
+/// How often the slow process is suspended on both GPUs.
+const SUSPENSIONS: usize = 9;
+/// How long the slow process runs before it is suspended.
 const SETTLE_TIME: Duration = Duration::from_millis(20);
 /// How long one switch may take before the test fails.
 const SWITCH_TIMEOUT: Duration = Duration::from_secs(60);
@@ -48,12 +48,6 @@ fn idle_leader(machine: &CudaMachine, gpu: &str) -> TestProgram {
     leader
 }
 
-fn set_priority(machine: &CudaMachine, process: &TestProgram, priority: i64) {
-    let hint_request = HintRequest { priority: Some(priority), ..HintRequest::default() };
-    let request = Request::Set { target: Target::Pid(process.pid()), hint_request };
-    assert_eq!(machine.env.request(&request), Reply::Done);
-}
-
 /// The states of a process's tasks, the first GPU first.
 fn states(machine: &CudaMachine, process: &TestProgram) -> Vec<TaskState> {
     let mut tasks = machine.env.status().tasks;
@@ -62,15 +56,14 @@ fn states(machine: &CudaMachine, process: &TestProgram) -> Vec<TaskState> {
     tasks.iter().map(|task| task.state).collect()
 }
 
-/// Changes the priority of `process` and waits until `runs` has both GPUs. Returns how long that took on each GPU, in
-/// microseconds.
-fn switch(machine: &CudaMachine, process: &TestProgram, priority: i64, runs: &TestProgram) -> [u64; 2] {
+/// Sends `request` and waits until `process` runs on both GPUs. Returns how long that took on each GPU, in microseconds.
+fn switch(machine: &CudaMachine, request: &Request, process: &TestProgram) -> [u64; 2] {
     let mut latencies = [None; 2];
     let began = Instant::now();
-    set_priority(machine, process, priority);
+    assert_eq!(machine.env.request(request), Reply::Done);
     while latencies.contains(&None) {
         assert!(began.elapsed() < SWITCH_TIMEOUT, "not switched on both GPUs: {latencies:?}");
-        for (latency, state) in latencies.iter_mut().zip(states(machine, runs)) {
+        for (latency, state) in latencies.iter_mut().zip(states(machine, process)) {
             if state == TaskState::Running {
                 latency.get_or_insert(u64::try_from(began.elapsed().as_micros()).unwrap());
             }
@@ -79,8 +72,8 @@ fn switch(machine: &CudaMachine, process: &TestProgram, priority: i64, runs: &Te
     latencies.map(Option::unwrap)
 }
 
-/// Preempts the slow process on both GPUs several times. Returns the sorted latencies on each GPU.
-fn preemption_latencies(program: &str) -> [Vec<u64>; 2] {
+/// Suspends the slow process on both GPUs several times: the next process starts on each GPU when the slow one has drained. Returns the sorted latencies on each GPU.
+fn suspension_latencies(program: &str) -> [Vec<u64>; 2] {
     let machine = CudaMachine::with_devices(TestEnvironment::with_service(), "2");
     let _leaders = ["0", "1"].map(|gpu| idle_leader(&machine, gpu));
     let slow =
@@ -91,15 +84,17 @@ fn preemption_latencies(program: &str) -> [Vec<u64>; 2] {
     wait_until("both processes use both GPUs", || {
         states(&machine, &slow).len() == 2 && states(&machine, &next).len() == 2
     });
+    let slow_process = Target::Pid(slow.pid());
     let mut latencies = [Vec::new(), Vec::new()];
-    for _ in 0..PREEMPTIONS {
-        switch(&machine, &next, -10, &slow);
+    for _ in 0..SUSPENSIONS {
+        switch(&machine, &Request::Resume(slow_process.clone()), &slow);
         wait_until("the next process waits for both GPUs", || {
             states(&machine, &next) == [TaskState::Held; 2]
         });
         // The GPUs are to run kernels of the slow process by now.
         std::thread::sleep(SETTLE_TIME);
-        for (latencies, latency) in latencies.iter_mut().zip(switch(&machine, &next, 10, &next)) {
+        let suspend = Request::Suspend(slow_process.clone());
+        for (latencies, latency) in latencies.iter_mut().zip(switch(&machine, &suspend, &next)) {
             latencies.push(latency);
         }
     }
@@ -113,7 +108,7 @@ fn preemption_latencies(program: &str) -> [Vec<u64>; 2] {
 fn gpu_that_is_slow_to_stop_does_not_delay_the_stop_of_another_gpu() {
     let program = two_gpus();
     retry_comparison(
-        || preemption_latencies(&program),
+        || suspension_latencies(&program),
         |[first, second]| {
             print_latencies(&[("first GPU, slow kernels", &first), ("second GPU", &second)]);
             let [first, second] = [&first, &second].map(|latencies| percentile(latencies, 50));

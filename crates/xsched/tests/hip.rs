@@ -60,6 +60,30 @@ fn every_form_of_launch_arrives_once_for_every_way_to_find_the_runtime() {
     }
 }
 
+/// A library's constructor uses the runtime first, and the constructors of the other libraries are pending. The loader's
+/// functions run those when they open a library that is loaded already, while the runtime is being initialized.
+#[test]
+fn libraries_that_use_the_runtime_in_their_constructors_are_loaded() {
+    for table in [true, false] {
+        let mut hip = HipEnvironment::new(TestEnvironment::with_service()).with("XLOG_LEVEL", "INFO");
+        if !table {
+            hip = hip.with("HIP_STANDIN_NO_REGISTER", "1");
+        }
+        for program in ["modules_linked", "modules_opened"] {
+            let direct = stdout_of(hip.direct(&[program]));
+            assert_eq!(direct, "6 launches arrived, 1 in constructors\n", "{program}");
+            let mut scheduled = hip.run(&HIGH_PRIORITY, &[program]);
+            let log = hip.env.file("log", "");
+            scheduled.stderr(std::fs::File::create(&log).unwrap());
+            let lines = TestProgram::spawn(scheduled).remaining_lines();
+            let log = std::fs::read_to_string(log).unwrap();
+            assert_eq!(lines, [direct.trim_end()], "{program}, {table}: {log}");
+            let way = if table { "the runtime's own table" } else { "the names of its functions" };
+            assert!(log.contains(&format!("HIP is scheduled by {way}")), "{program}: {log}");
+        }
+    }
+}
+
 #[test]
 fn last_error_is_unchanged_by_hooks() {
     for last_error in ["sticky", "every"] {
@@ -147,16 +171,11 @@ fn two_runtimes_in_one_process_stay_separate() {
 fn unexpected_runtime_runs_unscheduled_with_one_warning() {
     let cases: [(&str, &str, &str, &str); 6] = [
         ("HIP_STANDIN_SLOTS", "100", "INFO", "in its 100 slots"),
-        ("HIP_STANDIN_SLOTS", "540", "INFO", "31 of 31 functions are in its 540 slots"),
+        ("HIP_STANDIN_SLOTS", "540", "INFO", "141 of 141 functions are in its 540 slots"),
         ("HIP_STANDIN_SLOTS", "0", "WARN", "table of functions is not as expected"),
+        ("HIP_STANDIN_VERSION", "80000", "WARN", "table of functions is not as expected"),
         ("HIP_VISIBLE_DEVICES", "5", "WARN", "HIP runs unscheduled: the runtime sees no device"),
         ("KFD_STANDIN_REFUSE", "all", "WARN", "HIP runs unscheduled: the runtime sees no device"),
-        (
-            "KFD_STANDIN_REFUSE",
-            "second",
-            "WARN",
-            "HIP is scheduled at level 1: cannot open /dev/kfd: Permission denied",
-        ),
     ];
     for (variable, value, level, line) in cases {
         let hip = HipEnvironment::new(TestEnvironment::with_service())
@@ -180,6 +199,42 @@ fn unexpected_runtime_runs_unscheduled_with_one_warning() {
 }
 
 #[test]
+fn runtime_that_is_too_old_runs_unscheduled_with_one_warning() {
+    let hip = HipEnvironment::new(TestEnvironment::with_service()).with("XLOG_LEVEL", "WARN");
+    let old = tempfile::tempdir().unwrap();
+    let link = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../standins/hip/link.sh");
+    let built = Path::new(env!("CARGO_BIN_EXE_xsched")).parent().unwrap().join("libhip_standin.a");
+    let file = old.path().join("libamdhip64.so.6");
+    let mut command = Command::new(link);
+    command.arg(built).arg(&file).args(["libamdhip64.so.6", "hipStreamGetDevice"]);
+    assert!(command.status().unwrap().success());
+    let hip = hip.with("LD_LIBRARY_PATH", old.path());
+    for program in ["linked", "opened", "looked_up"] {
+        let direct = stdout_of(hip.direct(&[program, "work", "2", "2", "100"]));
+        let output = output_of(&mut hip.run(&HIGH_PRIORITY, &[program, "work", "2", "2", "100"]));
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), direct, "{program}: {log}");
+        let warning = "HIP runs unscheduled: the runtime lacks hipStreamGetDevice";
+        assert!(log.lines().count() == 1 && log.contains(warning), "{program}: {log}");
+    }
+}
+
+#[test]
+fn driver_that_saves_no_waves_is_reported_and_the_level_below_is_used() {
+    for (cp_wait, level) in [("0", 1), ("1", 2)] {
+        let hip = HipEnvironment::new(TestEnvironment::with_service())
+            .without_level_3()
+            .with("GPU_STREAMOPS_CP_WAIT", cp_wait)
+            .with("XLOG_LEVEL", "WARN");
+        let output = output_of(&mut hip.run(&HIGH_PRIORITY, &["linked", "work", "2", "2", "100"]));
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "round 0\nround 1\n", "{log}");
+        let line = format!("HIP is scheduled at level {level}: the driver saves no running waves");
+        assert!(log.lines().count() == 1 && log.contains(&line), "{log}");
+    }
+}
+
+#[test]
 fn profiler_in_the_same_process_keeps_working() {
     let hip = HipEnvironment::new(TestEnvironment::with_service()).with("XLOG_LEVEL", "INFO");
     let preload =
@@ -193,6 +248,25 @@ fn profiler_in_the_same_process_keeps_working() {
     let log = String::from_utf8_lossy(&output.stderr);
     assert_eq!(String::from_utf8_lossy(&output.stdout), direct, "{log}");
     assert!(log.contains("HIP is scheduled by the runtime's own table"), "{log}");
+}
+
+/// `rocprofiler-register` opens it while the runtime is being initialized, which may happen in a constructor.
+#[test]
+fn profiler_that_the_environment_requests_is_loaded() {
+    let profiler = tempfile::tempdir().unwrap();
+    let library = profiler.path().join("librocprofiler-sdk.so");
+    std::fs::copy(hip_build().programs.join("libprofiler.so"), &library).unwrap();
+    let path = std::env::join_paths([profiler.path(), &hip_build().runtime]).unwrap();
+    let hip = HipEnvironment::new(TestEnvironment::with_service())
+        .with("LD_LIBRARY_PATH", path)
+        .with("ROCP_TOOL_LIBRARIES", "tool.so");
+    for words in [&["opened", "work", "3", "7", "100"][..], &["modules_linked"], &["modules_opened"]] {
+        let mut direct = hip.direct(words);
+        direct.env("ROCPROFILER_REGISTER_LIBRARY", &library);
+        let direct = stdout_of(direct);
+        assert!(direct.contains("\nprofiled "), "{direct}");
+        assert_eq!(stdout_of(hip.run(&HIGH_PRIORITY, words)), direct, "{words:?}");
+    }
 }
 
 #[test]
@@ -287,7 +361,7 @@ fn queues_stop_at_stop_points_without_access_to_the_driver() {
     // Up to 32 kernels of 1 ms in flight, with a marker and so a stop point after each.
     let requests = |cp_wait: &str| {
         let hip = HipEnvironment::new(TestEnvironment::with_service())
-            .with("KFD_STANDIN_REFUSE", "second")
+            .without_level_3()
             .with("GPU_STREAMOPS_CP_WAIT", cp_wait)
             .with("XSCHED_AUTO_XQUEUE_THRESHOLD", "32")
             .with("XSCHED_AUTO_XQUEUE_BATCH_SIZE", "1");
@@ -323,10 +397,9 @@ fn program_that_resets_its_device_runs_as_unscheduled() {
     const RESETS: [&str; 5] = ["opened", "resets", "8", "9", "300"];
     let expected = stdout_of(HipEnvironment::new(TestEnvironment::without_service()).direct(&RESETS));
     assert!(expected.ends_with("round 8: 9, last error 0\n"), "{expected}");
-    for driver in ["", "second"] {
-        let hip = HipEnvironment::new(TestEnvironment::with_service())
-            .with("KFD_STANDIN_REFUSE", driver)
-            .with("GPU_STREAMOPS_CP_WAIT", "1");
+    for has_level_3 in [true, false] {
+        let hip = HipEnvironment::new(TestEnvironment::with_service()).with("GPU_STREAMOPS_CP_WAIT", "1");
+        let hip = if has_level_3 { hip } else { hip.without_level_3() };
         let _high =
             TestProgram::spawn(hip.run(&HIGH_PRIORITY, &["opened", "requests", "100000", "2", "500", "5"]));
         let _peer = TestProgram::spawn(hip.run(&LOW_PRIORITY, &["linked", "work", "100000", "6", "300"]));
@@ -354,10 +427,9 @@ fn dead_service_resumes_stopped_queues() {
 /// A copy is not a launch, so a program that waits for a copy counts as idle. It must not stay stalled.
 #[test]
 fn programs_that_wait_for_copies_beside_a_leader_make_progress() {
-    for (refused, level) in [("", 3), ("second", 2)] {
-        let hip = HipEnvironment::new(TestEnvironment::with_service())
-            .with("KFD_STANDIN_REFUSE", refused)
-            .with("GPU_STREAMOPS_CP_WAIT", "1");
+    for level in [3, 2] {
+        let hip = HipEnvironment::new(TestEnvironment::with_service()).with("GPU_STREAMOPS_CP_WAIT", "1");
+        let hip = if level == 3 { hip } else { hip.without_level_3() };
         let readers: Vec<_> = (0..2)
             .map(|_| TestProgram::spawn(hip.run(&[], &["linked", "reads", "3", "200", "2000"])))
             .collect();
@@ -402,7 +474,8 @@ fn streams_can_be_created_and_destroyed_repeatedly() {
 fn three_priorities_are_distinct() {
     let hip = HipEnvironment::new(TestEnvironment::with_service());
     let spawn = |priority: &str| {
-        let options = ["--priority", priority, "--name", priority];
+        let name = format!("--name={priority}");
+        let options = ["--priority", priority, &name];
         TestProgram::spawn(hip.run(&options, &["opened", "work", "100000", "6", "500"]))
     };
     let state =
@@ -455,13 +528,8 @@ fn c_interface_controls_streams_of_every_copy_of_the_runtime() {
 
 #[test]
 fn compute_units_stay_free_beside_a_task_of_higher_priority() {
-    let topology = tempfile::tempdir().unwrap();
-    let node = topology.path().join("sys/class/kfd/kfd/topology/nodes/1");
-    std::fs::create_dir_all(&node).unwrap();
-    std::fs::write(node.join("gpu_id"), "1000\n").unwrap();
     // At 0000:c1:00.0, with 104 units.
-    std::fs::write(node.join("properties"), "simd_count 416\nsimd_per_cu 4\nlocation_id 49408\ndomain 0\n")
-        .unwrap();
+    const GPU: [(u32, u32); 1] = [(1000, 0xc100)];
     let masks = |hip: &HipEnvironment, pid: u32| {
         let log = hip.driver_log();
         let line = format!("{pid} mask ");
@@ -471,7 +539,7 @@ fn compute_units_stay_free_beside_a_task_of_higher_priority() {
             .collect::<Vec<_>>()
     };
     let hip = HipEnvironment::new(TestEnvironment::with_service())
-        .with("KFD_STANDIN_ROOT", topology.path())
+        .with_topology(&GPU)
         .with("XSCHED_HIP_SPARE_CUS", "25");
     let low = spawn_background_load(&hip);
     let pid = low.pid();
@@ -490,11 +558,62 @@ fn compute_units_stay_free_beside_a_task_of_higher_priority() {
     let ends_with_all = || masks(&hip, pid).last().is_some_and(|mask| mask == "104 good true");
     wait_until("the task uses every compute unit again", ends_with_all);
     // Without the variable a task always uses every compute unit.
-    let hip = HipEnvironment::new(TestEnvironment::with_service()).with("KFD_STANDIN_ROOT", topology.path());
+    let hip = HipEnvironment::new(TestEnvironment::with_service()).with_topology(&GPU);
     let _low = spawn_background_load(&hip);
     let high =
         TestProgram::spawn(hip.run(&HIGH_PRIORITY, &["linked", "requests", "100000", "4", "500", "20"]));
     high.next_line();
     wait_until("the task is preempted", || hip.driver_log().contains(" share 0 "));
     assert!(!hip.driver_log().contains(" mask "), "{}", hip.driver_log());
+}
+
+/// With the lowest queue priority the driver would run the task only while the unscheduled program pauses.
+#[test]
+fn task_that_gives_way_has_its_own_queue_priority_beside_an_unscheduled_program() {
+    // At 0000:c1:00.0.
+    const GPU: u32 = 1000;
+    // The stand-in for the runtime creates all queues with this one.
+    const OWN_PRIORITY: u32 = 7;
+    let mut hip = HipEnvironment::new(TestEnvironment::without_service()).with_topology(&[(GPU, 0xc100)]);
+    hip.start_service_with_driver_files();
+    let priority = |pid: u32| {
+        let (log, prefix) = (hip.driver_log(), format!("{pid} update "));
+        let last = log.lines().rfind(|line| line.starts_with(&prefix))?;
+        last.split_once(" priority ")?.1.split(' ').next()?.parse::<u32>().ok()
+    };
+    let high = TestProgram::spawn(hip.run(&HIGH_PRIORITY, &["linked", "requests", "1", "1", "500", "0"]));
+    while high.next_line() != "idle" {}
+    let low = spawn_background_load(&hip);
+    let unscheduled = TestProgram::spawn(hip.direct(&["linked", "work", "100000", "6", "500"]));
+    unscheduled.next_line();
+    wait_until("the task gives way", || priority(low.pid()) == Some(0));
+    hip.set_occupancy(high.pid(), GPU, 0);
+    hip.set_occupancy(unscheduled.pid(), GPU, 100);
+    hip.set_occupancy(low.pid(), GPU, 4);
+    wait_until("the task has its own priority", || priority(low.pid()) == Some(OWN_PRIORITY));
+    let found = hip.env.status().unscheduled;
+    assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [unscheduled.pid()]);
+    for command in ["ps", "doctor"] {
+        let output = hip.env.xsched(&[command]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let expected = format!("0000:c1:00.0 is kept busy by unscheduled process {}", unscheduled.pid());
+        assert!(text.contains(&expected), "{command}: {text}");
+    }
+    hip.set_occupancy(unscheduled.pid(), GPU, 0);
+    wait_until("the task gives way again", || priority(low.pid()) == Some(0));
+    assert_eq!(hip.env.status().unscheduled, []);
+}
+
+/// The stack of a thread of the default size does not fit into the address space, so the library cannot start the thread that
+/// calls the runtime.
+#[test]
+fn program_completes_if_the_thread_for_calls_cannot_be_started() {
+    let env = HipEnvironment::new(TestEnvironment::with_service());
+    let program = hip_build().programs.join("linked").display().to_string();
+    let limits = ["prlimit", "--stack=4294967296", "--as=1073741824"];
+    let words = [&limits[..], &[&program, "work", "100", "100", "1"]].concat();
+    let mut child = env.env.spawn(env.set_variables(env.env.run(&[], &words)));
+    wait_until("the program exits", || child.try_wait().unwrap().is_some());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }

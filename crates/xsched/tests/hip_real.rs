@@ -1,21 +1,29 @@
 //! AMD's own software on a machine without a GPU.
 //!
 //! A program built by AMD's compiler runs with AMD's runtime, which finds no device: it must exit as it does without XSched.
-//! AMD's libraries run over the stand-in for the runtime: they must get as far as their launches. A test is skipped if the
-//! software is not installed; `scripts/test` installs it if it can.
+//! rocRAND runs over the stand-in for the runtime, and rocBLAS, hipBLASLt and `MIOpen` over AMD's own on the stand-in for
+//! `ROCr`: they must get as far as their launches. A test is skipped if the software is not installed; `scripts/test`
+//! installs it if it can.
 
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 mod environment;
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 mod hip_environment;
 #[allow(dead_code, reason = "other tests use the rest of this module")]
+mod rocm_environment;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 mod skipped;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod test_program;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use environment::TestEnvironment;
 use hip_environment::{HipEnvironment, hip_build, output_of};
+use rocm_environment::{Rocm, RocmEnvironment, rocr_standins};
 use skipped::record_skipped;
+use test_program::TestProgram;
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/hip").join(name)
@@ -61,7 +69,7 @@ fn register() -> Option<PathBuf> {
         .map(|path| PathBuf::from(path).join("root/usr/lib/x86_64-linux-gnu"));
     let root = root.filter(|root| root.join("librocprofiler-register.so.0").exists());
     if root.is_none() {
-        record_skipped("no rocprofiler-register (scripts/rocm-libraries, and XSCHED_ROCM_REGISTER)");
+        record_skipped("no rocprofiler-register (scripts/rocm-root register, and XSCHED_ROCM_REGISTER)");
     }
     root
 }
@@ -103,6 +111,22 @@ fn rocprofiler_register_passes_the_table_to_the_library_and_to_a_profiler() {
         let last = if has_profiler { "profiled 21 launches\n" } else { "" };
         assert_eq!(out, format!("round 0\nround 1\nround 2\n{last}"), "{case}");
         assert_eq!(log.contains(interface), has_xsched || is_named, "{case}");
+    }
+}
+
+#[test]
+fn libraries_are_loaded_while_rocprofiler_register_passes_the_table() {
+    let Some(root) = register() else { return };
+    let hip = HipEnvironment::new(TestEnvironment::with_service());
+    for name in ["modules_linked", "modules_opened"] {
+        let program = hip_build().programs.join(name);
+        let words = [program.to_str().unwrap()];
+        let mut command = hip.set_variables(with_loader_of(&root, &hip_build().runtime, &hip.env, &words));
+        let preload = format!("{}:{}", hip.env.library("libxsched.so"), hip_build().driver.display());
+        command.env("LD_PRELOAD", preload).env("XSCHED_SCHEDULER", "GLB").env("XSCHED_AUTO_XQUEUE", "ON");
+        command.env("HIP_STANDIN_REGISTER", root.join("librocprofiler-register.so.0"));
+        let lines = TestProgram::spawn(command).remaining_lines();
+        assert_eq!(lines, ["6 launches arrived, 1 in constructors"], "{name}");
     }
 }
 
@@ -192,7 +216,7 @@ impl Libraries {
         let root = std::env::var_os("XSCHED_ROCM_LIBRARIES")
             .map(|path| PathBuf::from(path).join("root/usr/lib/x86_64-linux-gnu"));
         let Some(root) = root.filter(|root| root.join(library).exists()) else {
-            record_skipped(&format!("no {library} (scripts/rocm-libraries, and XSCHED_ROCM_LIBRARIES)"));
+            record_skipped(&format!("no {library} (scripts/rocm-root rocrand, and XSCHED_ROCM_LIBRARIES)"));
             return None;
         };
         let built = Path::new(env!("CARGO_BIN_EXE_xsched")).parent().unwrap().join("libhip_standin.a");
@@ -256,10 +280,8 @@ impl Libraries {
 
 #[test]
 fn rocrand_launches_its_kernels() {
-    // Debian's newest version is built for the newer runtime.
-    let newest = std::env::var("XSCHED_ROCM_LIBRARIES")
-        .is_ok_and(|path| Path::new(&path).join("complete-sid").exists());
-    let runtime = if newest { "libamdhip64.so.6" } else { "libamdhip64.so.5" };
+    // The version in trixie is built for the older runtime.
+    let runtime = "libamdhip64.so.5";
     let Some(libraries) = Libraries::with("librocrand.so.1", runtime) else { return };
     let needed = [libraries.root.join("librocrand.so.1"), libraries.runtime.join(runtime)];
     let program = libraries.compile("random", &needed);
@@ -268,21 +290,47 @@ fn rocrand_launches_its_kernels() {
     assert!(output.lines().all(|line| line.ends_with(" 0")), "{output}");
 }
 
+/// Compiles a program or library for the C library of a root. Returns its path.
+fn compile_in(place: &Path, output: &str, name: &str, options: &[&str]) -> String {
+    let program = place.join(output);
+    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-Wl,--unresolved-symbols=ignore-all", "-o"]);
+    let output = compiler.arg(&program).arg(source(name)).args(options).arg("-ldl").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program.display().to_string()
+}
+
 #[test]
 fn rocblas_and_miopen_launch_their_kernels() {
-    let Some(libraries) = Libraries::with("libMIOpen.so.1", "libamdhip64.so.6") else { return };
-    let program = libraries.compile("libraries", &[libraries.runtime.join("libamdhip64.so.6")]);
-    // With a naive interposer the handle is rejected, or the interposer leaves an error behind.
-    for (fault, expected) in [("copy", "rocblas_sgemm 1\n"), ("call", "last error 801\n")] {
-        let env = TestEnvironment::without_service();
-        let mut command = libraries.command(&env, &program);
-        command.env("LD_PRELOAD", hip_build().programs.join("libnaive.so")).env("NAIVE", fault);
-        command.env("NAIVE_RUNTIME", hip_build().second_runtime.join("libamdhip64.so.6"));
-        let output = String::from_utf8(output_of(&mut command).stdout).unwrap();
-        assert!(output.contains(expected), "{fault}: {output}");
-    }
-    let output = libraries.assert_same_output(&program, "Cijk_");
+    let Some(rocm) = RocmEnvironment::with_service(Rocm::V6) else { return };
+    let runtime = rocm.root().join("root/usr/lib/x86_64-linux-gnu/libamdhip64.so.6");
+    let program = compile_in(rocm.directory(), "libraries", "libraries.c", &[runtime.to_str().unwrap()]);
+    // A naive interposer opens a second copy of the runtime, to which the library's kernels are unknown.
+    let naive = compile_in(rocm.directory(), "libnaive.so", "naive.c", &["-shared", "-fPIC"]);
+    let copy = rocm.directory().join("copy-of-libamdhip64.so.6");
+    std::fs::copy(&runtime, &copy).unwrap();
+    let preload = format!("LD_PRELOAD={naive}:{}", rocr_standins().join("libkfd_standin.so").display());
+    let second = format!("NAIVE_RUNTIME={}", copy.display());
+    let failed = output_of(&mut rocm.direct(&["env", &preload, "NAIVE=copy", &second, &program]));
+    assert!(String::from_utf8_lossy(&failed.stdout).contains("rocblas_sgemm 1\n"), "{failed:?}");
+
     let expected = "memory 0\nrocblas_create_handle 0\nrocblas_sgemm 0\nwait 0, last error 0\nhipblasLtCreate 0\n\
                     miopenCreate 0\nlast error 0\n";
-    assert_eq!(output, expected);
+    for is_scheduled in [false, true] {
+        let _ = std::fs::remove_file(rocm.ledger());
+        let mut command = if is_scheduled {
+            rocm.run(&["--priority", "high"], &[&program])
+        } else {
+            rocm.direct(&[&program])
+        };
+        let output = output_of(command.env("XLOG_LEVEL", "INFO"));
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{log}");
+        assert_eq!(log.contains("HIP is scheduled by the names of its functions"), is_scheduled, "{log}");
+        let ledger = std::fs::read_to_string(rocm.ledger()).unwrap();
+        assert!(
+            ledger.lines().any(|packet| packet.contains("Cijk_")),
+            "rocBLAS launched no kernel: {ledger}"
+        );
+    }
 }

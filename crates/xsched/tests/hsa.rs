@@ -10,6 +10,8 @@ mod measured;
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 mod test_program;
 
+use std::os::unix::process::ExitStatusExt as _;
+
 use environment::{TestEnvironment, wait_until};
 use hip_environment::{HipEnvironment, hip_build, output_of, stdout_of};
 use measured::{require, retry_comparison};
@@ -172,4 +174,48 @@ fn table_of_unexpected_size_is_not_modified() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), FORMS, "{size}: {log}");
         assert!(log.contains("a ROCr runtime's table of functions is not as expected"), "{size}: {log}");
     }
+}
+
+/// What `hsa_interface.c` prints for each feature.
+const INTERFACE: [(&[&str], &str); 7] = [
+    (
+        &["errors"],
+        "a size that is no power of two: HSA_STATUS_ERROR_INVALID_ARGUMENT\n\
+         too many packets: HSA_STATUS_ERROR_OUT_OF_RESOURCES\n\
+         too few packets: HSA_STATUS_ERROR_INVALID_ARGUMENT\n\
+         a queue of the CPU: HSA_STATUS_ERROR\n\
+         no agent: HSA_STATUS_ERROR_INVALID_AGENT\n\
+         no attribute: HSA_STATUS_ERROR_INVALID_ARGUMENT\n\
+         no queue: HSA_STATUS_ERROR_INVALID_QUEUE\n\
+         no pool: HSA_STATUS_ERROR_INVALID_MEMORY_POOL\n\
+         no bytes: HSA_STATUS_ERROR_INVALID_ARGUMENT\n\
+         too many bytes: HSA_STATUS_ERROR_INVALID_ALLOCATION\n\
+         not allocated: HSA_STATUS_ERROR_INVALID_ALLOCATION\n\
+         not locked: HSA_STATUS_ERROR\n\
+         no signal: HSA_STATUS_ERROR_INVALID_ARGUMENT\n\
+         no memory left: HSA_STATUS_ERROR_OUT_OF_RESOURCES\n",
+    ),
+    (&["doorbell"], "0 left\n"),
+    (
+        &["signals"],
+        "signal 0, value 0, 3 calls, one thread 1\ntimeout 1\nthe child answers 2 and exits with 0\n",
+    ),
+    (&["copies"], "waits 1, data right, in order 1\n"),
+    (&["destruction"], "3 handlers returned before the queue was destroyed\n"),
+    (&["fault", "handled"], "event 0 at the address 1\n1 faults, done 1\n"),
+    (&["threads"], "4 more threads, 0 after the end\nafter the end: HSA_STATUS_ERROR_NOT_INITIALIZED\n"),
+];
+
+#[test]
+fn standin_behaves_as_rocr() {
+    let hip = HipEnvironment::new(TestEnvironment::without_service());
+    for (words, expected) in INTERFACE {
+        let words = [&["hsa_interface"], words].concat();
+        assert_eq!(stdout_of(hip.direct(&words)), expected, "{words:?}");
+    }
+    // Without a handler for it, a memory fault ends the process.
+    let output = output_of(&mut hip.direct(&["hsa_interface", "fault"]));
+    assert_eq!(output.status.signal(), Some(6), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.starts_with("Memory access fault by GPU node-1 on address 0x"), "{text}");
 }

@@ -47,6 +47,7 @@ fn every_public_command_has_a_man_page() {
         run.contains("xsched run") && run.contains("priority") && run.contains("125 if xsched itself"),
         "{run}"
     );
+    assert!(run.contains(".SH EXAMPLES") && run.contains(".BR xsched\\-top (1)"), "{run}");
 }
 
 #[test]
@@ -59,5 +60,8 @@ fn completions_list_every_public_command() {
             assert!(text.contains(&name), "{file}: {name}");
         }
         assert!(!text.contains("demo-worker"), "{file}");
+        for value in ["share-process", "normal", "auto"] {
+            assert!(text.contains(value), "{file}: the value {value}");
+        }
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! The programs are in C, linked to `libxsim.so` as to a vendor's library, without any XSched code.
 
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 mod environment;
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 mod skipped;
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, Output, Stdio};
 
 use environment::{TestEnvironment, wait_until};
@@ -225,7 +227,7 @@ fn hints_reach_the_program_and_the_service() {
 fn invalid_variables_are_ignored_and_logged() {
     let env = TestEnvironment::with_service();
     let with = |level: Option<&str>| {
-        let mut command = env.run(&[], &["work", "1", "1", "50"]);
+        let mut command = env.preloaded(&["work", "1", "1", "50"]);
         command.env("XSCHED_AUTO_XQUEUE_UTILIZATION", "most of it");
         if let Some(level) = level {
             command.env("XLOG_LEVEL", level);
@@ -361,7 +363,8 @@ fn stopped_service_does_not_hold_programs() {
     // A new program does not wait for the stopped service, and is scheduled once the service continues.
     let late = ["work", "100000", "20", "1000"];
     let mut late = env.preloaded(&late).env("XSCHED_NAME", "late").stdout(Stdio::piped()).spawn().unwrap();
-    drop(wait_for_line(&mut late, "round 0"));
+    // Kept open: a program whose output is closed ends.
+    let _output = wait_for_line(&mut late, "round 0");
     kill_process(env.service(), Signal::CONT).unwrap();
     wait_until("the program is held again", held);
     wait_until("the new program is scheduled", || task(&env.status().tasks, "late").is_some());
@@ -473,4 +476,150 @@ fn static_program_runs_with_a_warning() {
     assert_eq!((stdout.as_str(), status), ("static\n", Some(3)));
     assert!(error.contains("will run unscheduled") && error.contains("linked statically"), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
+}
+
+#[test]
+fn program_with_the_address_sanitizer_is_scheduled_and_so_are_its_children() {
+    let env = TestEnvironment::with_service();
+    let xsim = env.library("libxsim.so");
+    let directory = std::path::Path::new(&xsim).parent().unwrap().display().to_string();
+    let source = format!("{}/tests/programs/work.c", env!("CARGO_MANIFEST_DIR"));
+    let program = std::path::Path::new(&env.file("work-asan", "")).to_owned();
+    let headers = format!("{}/../../standins/xsim", env!("CARGO_MANIFEST_DIR"));
+    let mut compile = std::process::Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    compile.args(["-std=gnu11", "-fsanitize=address", "-shared-libasan", "-o"]).arg(&program);
+    compile.args([&source, "-I", &headers, "-L", &directory, "-lxsim", "-ldl"]);
+    compile.arg(format!("-Wl,-rpath,{directory}"));
+    let made = compile.output().unwrap();
+    if !made.status.success() {
+        // Only Clang knows `-shared-libasan`, and links the runtime statically without it.
+        let arguments: Vec<_> =
+            compile.get_args().filter(|arg| *arg != "-shared-libasan").map(ToOwned::to_owned).collect();
+        let made = std::process::Command::new(compile.get_program()).args(arguments).output().unwrap();
+        if !made.status.success() {
+            return skip("the compiler has no address sanitizer (Debian: gcc)");
+        }
+    }
+    let program = program.display().to_string();
+    let native = env.direct(&[&program, "2", "3", "100"]).output().unwrap();
+    assert!(native.status.success(), "{native:?}");
+    let output = env.run(&["--name", "sanitized"], &[&program, "2", "3", "100"]).output().unwrap();
+    let (stdout, error, status, _) = observed(&output);
+    assert_eq!((stdout.as_str(), status), ("round 0\nround 1\nfinished 6\n", Some(0)), "{error}");
+    assert!(error.contains("address sanitizer") && error.contains("ASAN_OPTIONS"), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+
+    let busy =
+        env.spawn(env.run(&["--name", "sanitized"], &["sh", "-c", &format!("'{program}' 1 1 600000000; :")]));
+    wait_until("the child process is scheduled", || task(&env.status().tasks, "sanitized").is_some());
+    let tasks = env.status().tasks;
+    let child =
+        rustix::process::Pid::from_raw(i32::try_from(task(&tasks, "sanitized").unwrap().pid).unwrap());
+    kill_process(child.unwrap(), Signal::KILL).unwrap();
+    let output = busy.wait_with_output().unwrap();
+    let message = "a program that `xsched run` does not start itself needs no message";
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("address sanitizer"), "{message}: {output:?}");
+}
+
+/// A program whose loader has the name of musl's: it would exit with 127 if the library were preloaded.
+#[test]
+fn program_with_another_c_library_runs_without_the_preload() {
+    let env = TestEnvironment::with_service();
+    let system = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
+    let Some(system) = system.into_iter().find(|loader| std::path::Path::new(loader).exists()) else {
+        return skip("the system does not use the GNU C library");
+    };
+    let loader = env.device().with_file_name("ld-musl-test.so.1").display().to_string();
+    std::os::unix::fs::symlink(system, &loader).unwrap();
+    let source = env.file(
+        "preload.c",
+        "#include <stdio.h>\n#include <stdlib.h>\n\
+         int main(void) { puts(getenv(\"LD_PRELOAD\") ? \"preloaded\" : \"alone\"); return 3; }\n",
+    );
+    let program = env.device().with_file_name("other").display().to_string();
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let dynamic_linker = format!("-Wl,--dynamic-linker={loader}");
+    assert!(
+        Command::new(compiler).args([&source, "-o", &program, &dynamic_linker]).status().unwrap().success()
+    );
+    let (stdout, error, status, _) = observed(&env.run(&[], &[&program]).output().unwrap());
+    assert_eq!((stdout.as_str(), status), ("alone\n", Some(3)), "{error}");
+    assert!(error.contains("will run unscheduled") && error.contains("musl"), "{error}");
+}
+
+/// The exit status and the errors of a command.
+fn failure(mut command: Command) -> (Option<i32>, String) {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn unknown_option_is_named_and_options_of_the_program_are_passed_on() {
+    let env = TestEnvironment::with_service();
+    let (status, error) = failure(env.xsched(&["run", "--prio", "high", "--", "true"]));
+    assert_eq!(status, Some(125), "{error}");
+    assert!(error.contains("'--prio'") && error.contains("'--priority'"), "{error}");
+    for words in [&["run", "echo", "--prio"][..], &["run", "--", "echo", "--prio"]] {
+        assert_eq!(env.xsched(words).output().unwrap().stdout, b"--prio\n");
+    }
+}
+
+#[test]
+fn variable_that_makes_no_sense_is_reported_in_one_line() {
+    let env = TestEnvironment::with_service();
+    let run = |options: &[&str]| {
+        let mut command = env.run(options, &["work", "1", "1", "1"]);
+        command.env("XSCHED_AUTO_XQUEUE_PRIORITY", "hgih");
+        failure(command)
+    };
+    let (status, error) = run(&[]);
+    assert_eq!((status, error.lines().count()), (Some(0), 1), "{error}");
+    assert!(error.starts_with("xsched: XSCHED_AUTO_XQUEUE_PRIORITY is ignored: priority `hgih`"), "{error}");
+    assert_eq!(run(&["--priority", "low"]), (Some(0), String::new()), "the option replaces the variable");
+}
+
+#[test]
+fn clamped_priority_is_reported_in_one_line() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped::record_skipped("only root can become another user");
+    }
+    let env = TestEnvironment::with_service();
+    let directory = env.socket().parent().unwrap();
+    for (path, mode) in [(directory, 0o755), (env.socket(), 0o666)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let run = |priority: &str| {
+        let mut command = env.xsched(&["run", "--priority", priority, "--", "true"]);
+        command.uid(65_534).gid(65_534).current_dir("/").stdin(Stdio::null());
+        command.output()
+    };
+    let output = match run("high") {
+        Ok(output) => output,
+        Err(error) => {
+            return skipped::record_skipped(&format!("the other user cannot execute xsched: {error}"));
+        }
+    };
+    let (stdout, error, status, _) = observed(&output);
+    assert_eq!((stdout.as_str(), status), ("", Some(0)), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    for part in ["priority 100 was requested, 0 was granted", "user 65534", "join the group `xsched`"] {
+        assert!(error.contains(part), "{part} is not in: {error}");
+    }
+    assert_eq!(observed(&run("low").unwrap()).1, "");
+}
+
+#[test]
+fn list_and_status_mean_ps_and_stop_ends_the_service() {
+    let mut env = TestEnvironment::with_service();
+    let output = |words: &[&str]| observed(&env.xsched(words).output().unwrap());
+    for word in ["list", "status"] {
+        assert_eq!(output(&[word]), output(&["ps"]));
+    }
+    let (stdout, error, status, _) = output(&["stop"]);
+    assert_eq!((error.as_str(), status), ("", Some(0)));
+    assert!(stdout.ends_with("has shut down\n"), "{stdout}");
+    let (_, error, status, _) = output(&["stop"]);
+    assert_eq!(status, Some(1));
+    assert!(error.contains("no scheduler is running"), "{error}");
+    env.start_service();
 }

@@ -21,6 +21,8 @@ use fake_service::{FakeService, busy};
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 mod live;
 use live::{FakeProgram, RunningService, wait_until};
+#[path = "common/trace_format.rs"]
+mod trace_format;
 
 /// The track of the stand-in's task.
 const TASK: &str = "task 1 on 0000:00:06.0";
@@ -50,7 +52,9 @@ fn trace(service: &FakeService, file: &Path) -> Command {
 }
 
 fn read(file: &Path) -> Value {
-    serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
+    let trace: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    trace_format::assert_valid(trace["traceEvents"].as_array().unwrap());
+    trace
 }
 
 fn count(trace: &Value, name: &str) -> usize {
@@ -75,11 +79,29 @@ fn trace_records_for_a_duration() {
     trace(&service, &file).args(["--duration", "500ms"]).assert().success().stderr(stdout);
     let trace = read(&file);
     assert_eq!(slices(&trace, TASK), ["running", "held"]);
-    assert_eq!(slices(&trace, "queue 0x100000000 of task 1"), ["queue running", "queue held"]);
+    assert_eq!(slices(&trace, "queue 0x100000000 of task 1"), ["running", "held"]);
     assert_eq!(count(&trace, "preempted"), 1);
     assert_eq!(count(&trace, "launches of queue 0x100000000 of task 1"), 1);
     assert_eq!(count(&trace, "5 events lost"), 1);
     assert_eq!(trace["otherData"]["events lost"], "5");
+}
+
+#[test]
+fn page_contains_the_same_trace() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("trace.html");
+    let service = tracing();
+    trace(&service, &file)
+        .args(["--html", "--duration", "500ms"])
+        .assert()
+        .success()
+        .stderr(contains("open it in a browser"));
+    let page = std::fs::read_to_string(&file).unwrap();
+    let (_, rest) = page.split_once("id=\"trace\">\n").unwrap();
+    let (embedded, _) = rest.split_once("</script>").unwrap();
+    let embedded: Value = serde_json::from_str(embedded).unwrap();
+    assert_eq!(slices(&embedded, TASK), ["running", "held"]);
+    assert!(page.ends_with("</html>\n"));
 }
 
 #[test]
@@ -267,12 +289,30 @@ fn launches_and_waits_of_each_queue_are_in_the_trace() {
 
     let trace = read(&file);
     let (low, high) = (first, first + (high - low) as u64);
-    assert_eq!(
-        slices(&trace, &format!("queue {low:#x} of task 1")),
-        ["queue running", "queue held", "queue running"]
-    );
-    assert_eq!(slices(&trace, &format!("queue {high:#x} of task 2")), ["queue running"]);
+    assert_eq!(slices(&trace, &format!("queue {low:#x} of task 1")), ["running", "held", "running"]);
+    assert_eq!(slices(&trace, &format!("queue {high:#x} of task 2")), ["running"]);
     assert_eq!(last_count(&trace, &format!("launches of queue {low:#x} of task 1")), Some(5));
     assert_eq!(last_count(&trace, &format!("launches of queue {high:#x} of task 2")), Some(1));
     assert_eq!(count(&trace, "preempted"), 1);
+}
+
+/// Every write to this file fails as on a full disk.
+#[test]
+fn full_disk_is_a_failure_even_if_the_command_succeeds() {
+    let service = tracing();
+    let full = Path::new("/dev/full");
+    trace(&service, full)
+        .args(["--duration", "100ms"])
+        .assert()
+        .code(1)
+        .stderr(contains("cannot write /dev/full"));
+    // A command named `xsched` is not run under the scheduler.
+    let xsched = cargo_bin!("xsched");
+    let with_command = |arguments: &[&str]| {
+        let mut command = trace(&service, full);
+        command.arg("--").arg(xsched).args(arguments);
+        command.assert()
+    };
+    with_command(&["--version"]).code(1).stderr(contains("cannot write /dev/full"));
+    with_command(&["no-such-command"]).code(2).stderr(contains("cannot write /dev/full"));
 }

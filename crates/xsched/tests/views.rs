@@ -3,13 +3,14 @@
 #[path = "common/fake_service.rs"]
 mod fake_service;
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command as Process, Stdio};
 use std::sync::Mutex;
 
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
-use xsched_ipc::protocol::{HintRequest, Reply, Request, Status, Target, TaskState, TaskStatus};
+use xsched_ipc::protocol::{HintRequest, QueueStatus, Reply, Request, Status, Target, TaskState, TaskStatus};
 
 use fake_service::FakeService;
 
@@ -111,6 +112,7 @@ impl FakeState {
             now_ns: seconds * second,
             rounds: seconds * 812,
             tasks: vec![train],
+            queues: vec![QueueStatus { task: 2, pid: 42, device, level: 3, ..QueueStatus::default() }],
             more: true,
             ..Status::default()
         };
@@ -134,9 +136,9 @@ fn set(hint_request: HintRequest) -> Request {
 #[test]
 fn ps_lists_the_tasks_of_all_packets_with_their_rates() {
     let expected = "\
-PID NAME  DEVICE       PRIO STATE   UTIL LAUNCH/S HELD PREEMPT P99 WAIT
- 41 serve 0000:00:06.0  100 running  75%    20.0k   0%       0    180us
- 42 train 0000:00:06.0 -100 held     25%      100  50%      24        -
+PID NAME  DEVICE       LEVEL PRIO STATE   UTIL LAUNCH/S HELD PREEMPT P99 WAIT
+ 41 serve 0000:00:06.0     -  100 running  75%    20.0k   0%       0    180us
+ 42 train 0000:00:06.0     3 -100 held     25%      100  50%      24        -
 ";
     xsched(&service()).args(["ps", "--sample", "1ms"]).assert().success().stdout(expected);
     xsched(&service())
@@ -147,6 +149,56 @@ PID NAME  DEVICE       PRIO STATE   UTIL LAUNCH/S HELD PREEMPT P99 WAIT
 }
 
 #[test]
+fn ps_lists_the_tasks_that_are_asked_for() {
+    let listed = |options: &[&str]| {
+        let output = xsched(&service()).args(["ps", "--sample", "1ms"]).args(options).assert().success();
+        String::from_utf8(output.get_output().stdout.clone()).unwrap()
+    };
+    assert!(listed(&["--user", "12345"]).starts_with("none of the 2 tasks matches"));
+    assert!(listed(&["--device", "07.0"]).starts_with("none of the 2 tasks matches"));
+    let by_use = listed(&["--device", "06.0", "--user", "0", "--sort", "held"]);
+    assert!(by_use.find("train") < by_use.find("serve"), "{by_use}");
+    xsched(&service())
+        .args(["ps", "--user", "no-such-user"])
+        .assert()
+        .failure()
+        .stderr(contains("does not exist"));
+}
+
+#[test]
+fn top_prints_one_json_object_per_interval_until_the_pipe_is_closed() {
+    let service = service();
+    let mut command = Process::new(assert_cmd::cargo::cargo_bin!("xsched"));
+    command.args(["top", "--json", "--interval", "50ms"]).env("XSCHED_SOCKET", service.socket());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().take(3);
+    let samples: Vec<serde_json::Value> =
+        lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    assert!(samples.iter().all(|sample| sample["tasks"][0]["rates"]["utilization"] == 0.75), "{samples:?}");
+    assert!(samples[0]["now_ns"].as_u64() < samples[2]["now_ns"].as_u64());
+    assert!(child.wait().unwrap().success(), "the reader has closed the pipe");
+}
+
+#[test]
+fn rates_do_not_depend_on_which_tasks_are_shown() {
+    let requests = Mutex::new(0);
+    let service = FakeService::new(move |_| {
+        let mut requests = requests.lock().unwrap();
+        *requests += 1;
+        let task = |task, uid| TaskStatus { task, uid, device: 0x2_0000_0030, ..TaskStatus::default() };
+        let now_ns = *requests * 1_000_000;
+        vec![Reply::Status(Status { now_ns, tasks: vec![task(1, 0), task(2, 12_345)], ..Status::default() })]
+    });
+    for args in [&["ps", "--sample", "1ms"][..], &["top", "--once", "-i", "50ms"]] {
+        let output = xsched(&service).args(args).args(["--json", "--user", "12345"]).assert().success();
+        let json: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+        assert_eq!(json["tasks"].as_array().unwrap().len(), 1, "{args:?}");
+        // Launches are not counted for a task alone on its device: this one is not.
+        assert_eq!(json["tasks"][0]["rates"]["launches_per_s"], 0.0, "{args:?}");
+    }
+}
+
+#[test]
 fn ps_prints_json_with_the_rates_inside_the_tasks() {
     let output = xsched(&service()).args(["ps", "--json", "--sample", "1ms"]).assert().success();
     let json: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
@@ -154,6 +206,10 @@ fn ps_prints_json_with_the_rates_inside_the_tasks() {
     assert_eq!(json["tasks"][0]["pid"], 41);
     assert_eq!(json["tasks"][0]["rates"]["utilization"], 0.75);
     assert_eq!(json["tasks"][1]["rates"]["launches_per_s"], 100.0);
+    assert_eq!(
+        (&json["tasks"][1]["level"], &json["tasks"][1]["device_name"]),
+        (&3.into(), &"0000:00:06.0".into())
+    );
     assert!(json.get("more").is_none());
 }
 

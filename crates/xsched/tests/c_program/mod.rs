@@ -8,16 +8,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::environment::TestEnvironment;
 
 /// The library names that programs for this or for the original C++ XSched link. All are links to this library.
-const LINKS: [&str; 9] = [
+const LINKS: [&str; 13] = [
     "libxsched.so",
     "libxsched.so.0",
     "libpreempt.so",
     "libhalcuda.so",
     "libhalhip.so",
     "libhalopencl.so",
+    "libhallevelzero.so",
+    "libhalascend.so",
     "libshimcuda.so",
     "libshimhip.so",
     "libshimopencl.so",
+    "libshimlevelzero.so",
+    "libshimascend.so",
 ];
 
 /// The root directory of the repository.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use rustix::net::{SocketAddrUnix, SocketFlags};
-use xsched_ipc::protocol::{QueueStatus, Reply, Request, Status, TaskState, TaskStatus};
+use xsched_ipc::protocol::{Caller, QueueStatus, Reply, Request, Status, TaskState, TaskStatus};
 use xsched_ipc::socket::{self, Connection, Packet};
 
 /// Listens until the test's process ends.
@@ -53,6 +53,14 @@ impl FakeService {
         })
     }
 
+    /// The callers that the connections acted for.
+    #[allow(dead_code, reason = "other tests use it")]
+    pub(crate) fn callers(&self) -> Vec<Caller> {
+        let callers =
+            |request: &Request| if let Request::ActFor(caller) = request { Some(*caller) } else { None };
+        self.requests.lock().unwrap().iter().filter_map(callers).collect()
+    }
+
     /// The path of the socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.path().join("socket")
@@ -64,11 +72,12 @@ impl FakeService {
         self.directory.path()
     }
 
-    /// The requests so far, except those for the status.
+    /// The requests so far, except those for the status and those that reduce the rights of the connection.
     #[allow(dead_code, reason = "other tests use it")]
     pub(crate) fn orders(&self) -> Vec<Request> {
         let requests = self.requests.lock().unwrap();
-        requests.iter().filter(|request| **request != Request::Status).cloned().collect()
+        let is_order = |request: &&Request| !matches!(request, Request::Status | Request::ActFor(_));
+        requests.iter().filter(is_order).cloned().collect()
     }
 }
 

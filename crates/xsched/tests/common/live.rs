@@ -2,7 +2,8 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -18,6 +19,7 @@ use xsched_ipc::socket::{Connection, Packet};
 pub(crate) struct RunningService {
     child: Child,
     directory: tempfile::TempDir,
+    #[allow(dead_code, reason = "other tests use it")]
     pub(crate) http: SocketAddr,
     #[allow(dead_code, reason = "other tests use it")]
     pub(crate) metrics: SocketAddr,
@@ -25,8 +27,29 @@ pub(crate) struct RunningService {
 
 impl RunningService {
     pub(crate) fn new() -> Self {
+        Self::with_config("")
+    }
+
+    /// A service with this configuration.
+    pub(crate) fn with_config(config: &str) -> Self {
+        Self::start_with(Command::new(cargo_bin!("xsched")), config)
+    }
+
+    /// A service that can have so many descriptors.
+    #[allow(dead_code, reason = "other tests use it")]
+    pub(crate) fn with_descriptors(count: usize) -> Self {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={count}:{count}")).arg(cargo_bin!("xsched"));
+        Self::start_with(command, "")
+    }
+
+    fn start_with(mut xsched: Command, config: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let mut child = Command::new(cargo_bin!("xsched"))
+        // Other users may connect to the socket.
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let file = directory.path().join("config.toml");
+        std::fs::write(&file, config).unwrap();
+        let mut child = xsched
             .args([
                 "serve",
                 "--policy",
@@ -38,7 +61,8 @@ impl RunningService {
                 "--socket",
             ])
             .arg(directory.path().join("socket"))
-            .env("XDG_CONFIG_HOME", directory.path())
+            .arg("--config")
+            .arg(&file)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -53,6 +77,11 @@ impl RunningService {
         let (http, metrics) =
             (address_after("HTTP interface at http://"), address_after("metrics at http://"));
         Self { child, directory, http, metrics }
+    }
+
+    #[allow(dead_code, reason = "other tests use it")]
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -90,12 +119,19 @@ pub(crate) const DEVICE: u64 = 0x2_0000_0030;
 
 impl FakeProgram {
     pub(crate) fn join(service: &RunningService, name: &str) -> Self {
-        let connection = Connection::to(&service.socket()).unwrap();
+        Self::join_at(&service.socket(), name)
+    }
+
+    /// Joins the service at this socket.
+    pub(crate) fn join_at(socket: &Path, name: &str) -> Self {
+        let connection = Connection::to(socket).unwrap();
         let request = Request::Join {
             protocol: PROTOCOL,
             version: "test".into(),
             name: Some(name.into()),
             hint_request: HintRequest::default(),
+            grant_token: None,
+            memory_group: None,
         };
         connection.send(&request, None, true).unwrap();
         let Some(Packet::Message(Reply::Welcome { .. }, Some(fd))) = connection.receive(true).unwrap() else {
@@ -104,12 +140,29 @@ impl FakeProgram {
         Self { connection, page: Page::attach(&fd).unwrap() }
     }
 
+    /// A program that has joined on this connection and got this page.
+    #[allow(dead_code, reason = "other tests use it")]
+    pub(crate) fn new(connection: Connection, page: &std::os::fd::OwnedFd) -> Self {
+        Self { connection, page: Page::attach(page).unwrap() }
+    }
+
     /// Creates a queue. Returns its slot.
     pub(crate) fn queue(&self, threshold: u32) -> usize {
-        let slot = self.page.allocate_slot(DeviceId(DEVICE)).unwrap();
+        self.queue_on(DeviceId(DEVICE), threshold)
+    }
+
+    /// Creates a queue on another device. Returns its slot.
+    pub(crate) fn queue_on(&self, device: DeviceId, threshold: u32) -> usize {
+        let slot = self.page.allocate_slot(device).unwrap();
         self.page.slot(slot).unwrap().publish_settings(1, threshold, threshold / 2);
         self.connection.notify();
         slot
+    }
+
+    /// Publishes the preemption levels that the device of a queue offers.
+    #[allow(dead_code, reason = "other tests do not use it")]
+    pub(crate) fn publish_levels(&self, slot: usize, levels: &[xsched_core::Level]) {
+        self.page.slot(slot).unwrap().publish_levels(levels.iter().copied());
     }
 
     /// Sets the priority of one queue, which makes the queue a task.

@@ -8,7 +8,7 @@ use crate::environment::TestEnvironment;
 
 /// The programs: name, source, and how the program finds the driver's functions (0: linked, 1: `dlsym`, 2:
 /// `cuGetProcAddress`).
-const PROGRAMS: [(&str, &str, u32); 19] = [
+const PROGRAMS: [(&str, &str, u32); 23] = [
     ("semantics", "semantics", 0),
     ("semantics-dlsym", "semantics", 1),
     ("semantics-look-up", "semantics", 2),
@@ -18,6 +18,9 @@ const PROGRAMS: [(&str, &str, u32); 19] = [
     ("contexts", "contexts", 0),
     ("contexts-dlsym", "contexts", 1),
     ("contexts-look-up", "contexts", 2),
+    ("memory", "memory", 0),
+    ("memory-dlsym", "memory", 1),
+    ("memory-look-up", "memory", 2),
     ("load", "load", 0),
     ("loader", "loader", 0),
     ("gpu-family", "family", 0),
@@ -28,6 +31,7 @@ const PROGRAMS: [(&str, &str, u32); 19] = [
     ("streams", "streams", 0),
     ("threads", "threads", 0),
     ("two", "two", 0),
+    ("waits", "waits", 0),
 ];
 
 fn run_checked(what: &str, command: &mut Command) {
@@ -55,6 +59,10 @@ fn programs() -> &'static Path {
         let draft = directory.join(format!("draft.{}", std::process::id()));
         std::fs::copy(built.join("libstandin_cuda.so"), &draft).unwrap();
         install(&draft, "libcuda.so.1");
+        // The stand-in for the management library is in the same file.
+        let _ = std::fs::remove_file(&draft);
+        std::os::unix::fs::symlink("libcuda.so.1", &draft).unwrap();
+        install(&draft, "libnvidia-ml.so.1");
         let standin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../standins/cuda");
         let sources = standin.join("tests/programs");
         for (name, source, reach) in PROGRAMS {
@@ -106,6 +114,14 @@ impl CudaMachine {
     /// A machine with several devices.
     pub(crate) fn with_devices(env: TestEnvironment, devices: &'static str) -> Self {
         Self { devices, ..Self::new(env) }
+    }
+
+    /// Starts a service that finds the stand-in for the management library.
+    #[allow(dead_code, reason = "other tests use the service of their environment")]
+    pub(crate) fn start_managing_service(&mut self) {
+        let libraries = format!("LD_LIBRARY_PATH={}", programs().display());
+        let device = format!("XSCHED_STANDIN_CUDA={}", self.device().display());
+        self.env.start_service_under(&["env", &libraries, &device]);
     }
 
     /// The file through which processes share the device.

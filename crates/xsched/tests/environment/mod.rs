@@ -118,9 +118,19 @@ impl TestEnvironment {
         self.start_service_under(&[]);
     }
 
+    /// Starts the service with these options.
+    #[allow(dead_code, reason = "most tests need none")]
+    pub(crate) fn start_service_with(&mut self, options: &[&str]) {
+        self.start_service_as(&[], options);
+    }
+
     /// Starts the service with a command line in front of it.
     pub(crate) fn start_service_under(&mut self, under: &[&str]) {
-        let mut serve = self.direct(&[under, &[XSCHED, "serve", "--quiet"]].concat());
+        self.start_service_as(under, &[]);
+    }
+
+    fn start_service_as(&mut self, under: &[&str], options: &[&str]) {
+        let mut serve = self.direct(&[under, &[XSCHED, "serve", "--quiet"], options].concat());
         self.service = Some(serve.stdin(Stdio::null()).spawn().unwrap());
         wait_until("the service listens", || Connection::to(&self.socket).is_ok());
     }
@@ -153,9 +163,28 @@ impl TestEnvironment {
         Pid::from_child(self.service.as_ref().expect("the service was started"))
     }
 
+    /// How often the service has blocked. It blocks after each notification, until the next.
+    pub(crate) fn service_wake_ups(&self) -> usize {
+        let file = format!("/proc/{}/status", self.service().as_raw_nonzero());
+        let status = std::fs::read_to_string(file).unwrap();
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+        count.trim().parse().unwrap()
+    }
+
+    /// The socket of the service.
+    #[allow(dead_code, reason = "most tests need only connections")]
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// A connection to the service.
+    pub(crate) fn connect(&self) -> Connection {
+        Connection::to(&self.socket).unwrap()
+    }
+
     /// Sends a request to the service. Returns the reply.
     pub(crate) fn request(&self, request: &Request) -> Reply {
-        let service = Connection::to(&self.socket).unwrap();
+        let service = self.connect();
         service.send(request, None, true).unwrap();
         match service.receive(true).unwrap() {
             Some(Packet::Message(reply, _)) => reply,

@@ -31,7 +31,17 @@ pub(crate) fn hip_build() -> &'static HipBuild {
     BUILD.get_or_init(|| {
         let built = Path::new(env!("CARGO_BIN_EXE_xsched")).parent().expect("a program is in a directory");
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "hip-standin", "-p", "kfd-standin", "--target-dir"]);
+        cargo.args([
+            "build",
+            "--quiet",
+            "-p",
+            "hip-standin",
+            "-p",
+            "rocr-standin",
+            "-p",
+            "kfd-standin",
+            "--target-dir",
+        ]);
         cargo.arg(built.parent().expect("the profile's directory is in the target directory"));
         let profile = built.file_name().filter(|name| *name != "debug").unwrap_or("dev".as_ref());
         cargo.arg("--profile").arg(profile);
@@ -42,18 +52,15 @@ pub(crate) fn hip_build() -> &'static HipBuild {
         for directory in [&runtime, &second_runtime] {
             std::fs::create_dir_all(directory).unwrap();
         }
+        let standins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../standins");
+        let link = |standin: &str, file: &Path| {
+            let archive = built.join(format!("lib{standin}_standin.a"));
+            run_checked(standin, Command::new(standins.join(standin).join("link.sh")).arg(archive).arg(file));
+        };
         let file = runtime.join("libamdhip64.so.6");
-        let link = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../standins/hip/link.sh");
-        run_checked(
-            "linking the runtime",
-            Command::new(&link).arg(built.join("libhip_standin.a")).arg(&file),
-        );
+        link("hip", &file);
         let hsa_runtime = runtime.join("libhsa-runtime64.so.1");
-        let name = hsa_runtime.file_name().expect("the path ends in a file name");
-        run_checked(
-            "linking the HSA runtime",
-            Command::new(&link).arg(built.join("libhip_standin.a")).arg(&hsa_runtime).arg(name),
-        );
+        link("rocr", &hsa_runtime);
         let draft = |to: &str| programs.join(format!("{to}.{}", std::process::id()));
         std::fs::copy(&file, draft("copy")).unwrap();
         std::fs::rename(draft("copy"), second_runtime.join("libamdhip64.so.6")).unwrap();
@@ -65,7 +72,7 @@ pub(crate) fn hip_build() -> &'static HipBuild {
             if !more.contains(&"-DLOOK_UP") && from.contains(&"consumer.c") {
                 compiler.arg(&file);
             }
-            if from == ["hsa.c"] {
+            if from[0].starts_with("hsa") && !more.contains(&"-shared") {
                 compiler.arg(&hsa_runtime);
             }
             run_checked(to, compiler.args(["-ldl", "-lpthread"]));
@@ -88,9 +95,38 @@ pub(crate) fn hip_build() -> &'static HipBuild {
         compile("libnaive.so", &library, &["naive.c"]);
         compile("libprofiler.so", &library, &["profiler.c"]);
         compile("hsa", &[], &["hsa.c"]);
+        compile("hsa_interface", &[], &["hsa_interface.c"]);
+        build_modules(&programs, &file);
         compile("libhsatool.so", &library, &["hsa_tool.c"]);
         HipBuild { programs, runtime, second_runtime, driver: built.join("libkfd_standin.so") }
     })
+}
+
+/// The number of libraries that are linked together; the runtime is used first in the constructor of the first.
+const MODULES: usize = 6;
+
+/// Builds libraries that register kernels in their constructors, each linked to all before it. The third also launches there.
+fn build_modules(programs: &Path, runtime: &Path) {
+    let compile = |to: &str, options: &[String], from: &str, libraries: &[PathBuf]| {
+        let draft = programs.join(format!("{to}.{}", std::process::id()));
+        let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-Wl,--no-as-needed"]).args(options);
+        compiler.arg("-o").arg(&draft).arg(source(from)).args(libraries).arg(runtime).arg("-ldl");
+        run_checked(to, compiler.arg(format!("-Wl,-rpath,{}", programs.display())));
+        std::fs::rename(draft, programs.join(to)).unwrap();
+    };
+    let name = |number: usize| format!("libmodule{number}.so");
+    for number in 0..MODULES {
+        let mut options = vec!["-shared".to_owned(), "-fPIC".to_owned(), format!("-DNUMBER={number}")];
+        options.push(format!("-Wl,-soname,{}", name(number)));
+        options.extend(number.checked_sub(1).map(|next| format!("-DNEXT={next}")));
+        options.extend((number == 2).then(|| "-DLAUNCH_IN_CONSTRUCTOR".to_owned()));
+        let before: Vec<_> = (0..number).rev().map(|number| programs.join(name(number))).collect();
+        compile(&name(number), &options, "module.c", &before);
+    }
+    let last = programs.join(name(MODULES - 1));
+    compile("modules_linked", &[], "modules.c", std::slice::from_ref(&last));
+    compile("modules_opened", &[format!("-DOPEN=\"{}\"", last.display())], "modules.c", &[]);
 }
 
 /// A test environment with AMD's stand-ins.
@@ -110,6 +146,44 @@ impl HipEnvironment {
     pub(crate) fn with(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.variables.push((name.to_owned(), value.into()));
         self
+    }
+
+    /// The same on a machine whose driver cannot stop queues, because it does not save running waves.
+    pub(crate) fn without_level_3(self) -> Self {
+        self.write_driver_file("sys/module/amdgpu/parameters/cwsr_enable", "0\n");
+        let root = self.directory.path().join("root");
+        self.with("KFD_STANDIN_ROOT", root)
+    }
+
+    /// The same on a machine whose driver lists these GPUs: `gpu_id` and `location_id` of each.
+    pub(crate) fn with_topology(self, gpus: &[(u32, u32)]) -> Self {
+        for (node, (gpu, location)) in gpus.iter().enumerate() {
+            let node = format!("sys/class/kfd/kfd/topology/nodes/{}", node + 1);
+            self.write_driver_file(&format!("{node}/gpu_id"), &format!("{gpu}\n"));
+            let properties = format!("simd_count 416\nsimd_per_cu 4\nlocation_id {location}\ndomain 0\n");
+            self.write_driver_file(&format!("{node}/properties"), &properties);
+        }
+        let root = self.directory.path().join("root");
+        self.with("KFD_STANDIN_ROOT", root)
+    }
+
+    fn write_driver_file(&self, name: &str, text: &str) {
+        let file = self.directory.path().join("root").join(name);
+        std::fs::create_dir_all(file.parent().expect("a file is in a directory")).unwrap();
+        std::fs::write(file, text).unwrap();
+    }
+
+    /// Starts a service that finds the driver's files.
+    pub(crate) fn start_service_with_driver_files(&mut self) {
+        let preload = format!("LD_PRELOAD={}", hip_build().driver.display());
+        let root = format!("KFD_STANDIN_ROOT={}", self.directory.path().join("root").display());
+        self.env.start_service_under(&["env", &preload, &root]);
+    }
+
+    /// Sets the number of compute units that run waves of a process.
+    pub(crate) fn set_occupancy(&self, pid: u32, gpu: u32, units: u32) {
+        let file = format!("sys/class/kfd/kfd/proc/{pid}/stats_{gpu}/cu_occupancy");
+        self.write_driver_file(&file, &format!("{units}\n"));
     }
 
     /// The requests that the stand-in for the driver received.
@@ -136,14 +210,24 @@ impl HipEnvironment {
 
     /// A program under the scheduler.
     pub(crate) fn run(&self, options: &[&str], words: &[&str]) -> Command {
-        let words = Self::program(words);
-        self.set_variables(self.env.run(options, &words.iter().map(String::as_str).collect::<Vec<_>>()))
+        let path = Self::program(words);
+        let path: Vec<_> = path.iter().map(String::as_str).collect();
+        self.set_device(self.set_variables(self.env.run(options, &path)), words)
+    }
+
+    /// A program without HIP uses the same device, and its driver describes it.
+    fn set_device(&self, mut command: Command, words: &[&str]) -> Command {
+        if words[0].starts_with("hsa") {
+            command.env("ROCR_STANDIN_DEVICE", self.directory.path().join("gpu"));
+        }
+        command
     }
 
     /// The same program without the scheduler.
     pub(crate) fn direct(&self, words: &[&str]) -> Command {
-        let words = Self::program(words);
-        self.set_variables(self.env.direct(&words.iter().map(String::as_str).collect::<Vec<_>>()))
+        let path = Self::program(words);
+        let path: Vec<_> = path.iter().map(String::as_str).collect();
+        self.set_device(self.set_variables(self.env.direct(&path)), words)
     }
 }
 

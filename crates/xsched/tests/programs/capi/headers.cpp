@@ -43,6 +43,10 @@ static_assert(TIMESLICE_UNLIMITED == UINT64_MAX, "TIMESLICE_UNLIMITED");
 IS(NO_LAXITY, -1); IS(NO_DEADLINE, -1);
 
 static_assert(sizeof(XDevice) == 8 && sizeof(XDeviceId) == 4 && sizeof(XQueueHandle) == 8, "handles");
+#define SAME(name, ...) static_assert(std::is_same<name, __VA_ARGS__>::value, #name)
+SAME(LaunchCallback, XResult (*)(HwQueueHandle, void *)); SAME(Priority, int32_t); SAME(Utilization, int32_t);
+SAME(Timeslice, int64_t); SAME(Laxity, int64_t); SAME(Deadline, int64_t);
+SAME(CUstream, CUstream_st *); SAME(hipStream_t, ihipStream_t *); SAME(cl_command_queue, _cl_command_queue *);
 static_assert(sizeof(HwQueueHandle) == 8 && sizeof(HwCommandHandle) == 8 && sizeof(XResult) == 4, "handles");
 
 TYPE(XQueueCreate, XQueueHandle *, HwQueueHandle, int64_t, int64_t);
@@ -60,7 +64,7 @@ TYPE(XQueueProfileHwCommandCount, XQueueHandle, int64_t *);
 TYPE(HwQueueDestroy, HwQueueHandle);
 TYPE(HwQueueLaunch, HwQueueHandle, HwCommandHandle);
 TYPE(HwQueueSynchronize, HwQueueHandle);
-TYPE(HwCommandCreateCallback, HwCommandHandle *, XResult (*)(HwQueueHandle, void *), void *);
+TYPE(HwCommandCreateCallback, HwCommandHandle *, LaunchCallback, void *);
 TYPE(HwCommandDestroy, HwCommandHandle);
 TYPE(XHintSetScheduler, XSchedulerType, XPolicyType);
 TYPE(XHintPriority, XQueueHandle, int32_t);

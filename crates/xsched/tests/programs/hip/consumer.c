@@ -9,6 +9,7 @@
  *   own [DEVICE]                                   launches on both default streams, and waits for input, not for the device
  *   churn STREAMS                                  creates, uses and destroys streams, one at a time
  *   resets ROUNDS COMMANDS LENGTH_US               runs commands, and resets the device
+ *   memory [OPERATION]                             copies and fills once and prints the data, or one operation in rounds
  *   tensors                                        random numbers, a matrix product and a new stream, as in PyTorch
  */
 #include <stdio.h>
@@ -299,6 +300,69 @@ static int resets(long rounds, long commands, long length_us) {
     return 0;
 }
 
+enum { ROW = 64, ROWS = 4, LARGE = 1 << 20 };
+
+static unsigned sum_of(const unsigned char *bytes, size_t count) {
+    unsigned sum = 0;
+    for (size_t n = 0; n < count; n++) sum += bytes[n];
+    return sum;
+}
+
+/* Runs one copy or fill on a stream. The number is printed by `memory`, so that a wrong result shows. */
+static void operate(const char *name, unsigned char *a, unsigned char *b, unsigned char *host, hipStream_t stream) {
+    hipPitchedPtr pitched = {a, ROW, ROW, ROWS};
+    hipExtent extent = {ROW / 2, ROWS / 2, 2};
+    int code = -1;
+    if (strcmp(name, "memset") == 0) code = hipMemsetAsync(a, 3, ROW, stream);
+    if (strcmp(name, "memset-default") == 0) code = hipMemset(a, 5, ROW);
+    if (strcmp(name, "memset-32") == 0) code = hipMemsetD32Async(a, 0x01010101, ROW / 4, stream);
+    if (strcmp(name, "memset-2d") == 0) code = hipMemset2DAsync(a, ROW, 7, ROW / 2, ROWS, stream);
+    if (strcmp(name, "memset-3d") == 0) code = hipMemset3DAsync(pitched, 9, extent, stream);
+    if (strcmp(name, "copy-device") == 0) code = hipMemcpyAsync(b, a, ROW * ROWS, 3, stream);
+    if (strcmp(name, "copy-driver") == 0) code = hipMemcpyDtoDAsync(b, a, ROW, stream);
+    if (strcmp(name, "copy-small") == 0) code = hipMemcpyAsync(host, a, ROW, 2, stream);
+    if (strcmp(name, "copy-2d") == 0) code = hipMemcpy2DAsync(b, ROW, a, ROW, ROW / 2, ROWS, 3, stream);
+    if (strcmp(name, "copy-wait") == 0) code = hipMemcpyWithStream(host, a, ROW, 2, stream);
+    if (strcmp(name, "copy-default") == 0) code = hipMemcpy(host, a, ROW, 2);
+    if (strcmp(name, "copy-large") == 0) code = hipMemcpyAsync(host, a, LARGE, 2, stream);
+    must(code, name);
+}
+
+static int memory(const char *operation) {
+    static const char *const ALL[] = {"memset", "memset-default", "memset-32", "memset-2d", "memset-3d", "copy-device",
+        "copy-driver", "copy-small", "copy-2d", "copy-wait", "copy-default", "copy-large"};
+    unsigned char *a, *b, *host = calloc(1, LARGE);
+    hipStream_t stream;
+    must(hipMalloc((void **)&a, LARGE), "malloc");
+    must(hipMalloc((void **)&b, LARGE), "malloc");
+    must(hipStreamCreateWithFlags(&stream, 1), "create");
+    for (long round = 0; operation != NULL; round++) {
+        for (int n = 0; n < 20; n++) operate(operation, a, b, host, stream);
+        must(hipStreamSynchronize(stream), "synchronize");
+        printf("round %ld\n", round);
+    }
+    for (size_t n = 0; n < sizeof ALL / sizeof *ALL; n++) {
+        operate(ALL[n], a, b, host, stream);
+        must(hipStreamSynchronize(stream), "synchronize");
+        printf("%s: %u %u %u\n", ALL[n], sum_of(a, ROW * ROWS), sum_of(b, ROW * ROWS), sum_of(host, ROW * ROWS));
+    }
+    /* Recorded, not held. */
+    hipGraph_t graph;
+    size_t nodes = 0;
+    must(hipStreamBeginCapture(stream, 0), "begin");
+    operate("memset", a, b, host, stream);
+    operate("copy-device", a, b, host, stream);
+    must(hipStreamEndCapture(stream, &graph), "end");
+    must(hipGraphGetNodes(graph, NULL, &nodes), "nodes");
+    /* Fails without an effect on later calls. */
+    int code = hipMemcpy(NULL, a, ROW, 2);
+    printf("%zu nodes, error %d, last error %d\n", nodes, code, hipGetLastError());
+    operate("memset-default", a, b, host, stream);
+    must(hipDeviceSynchronize(), "synchronize");
+    printf("at the end: %u, last error %d\n", sum_of(a, ROW), hipGetLastError());
+    return 0;
+}
+
 int run(int argc, char **argv) {
     static const struct { void *address; const char *name; } KERNELS[] = {
         {&spin, "spin"}, {&increment, "increment"}, {&fill, "fill"}, {&add, "add"}, {&nothing, "nothing"},
@@ -318,6 +382,7 @@ int run(int argc, char **argv) {
     if (strcmp(argv[1], "errors") == 0) return errors();
     if (strcmp(argv[1], "own") == 0) return own((int)number[0]);
     if (strcmp(argv[1], "churn") == 0) return churn(number[0]);
+    if (strcmp(argv[1], "memory") == 0) return memory(argc > 2 ? argv[2] : NULL);
     if (strcmp(argv[1], "tensors") == 0) return tensors();
     if (strcmp(argv[1], "resets") == 0) return resets(number[0], number[1], number[2]);
     return 64;

@@ -9,12 +9,14 @@
 #include <stdint.h>
 
 typedef struct { unsigned x, y, z; } dim3;
-typedef struct stream *hipStream_t;
+typedef struct ihipStream_t *hipStream_t;
 typedef struct event *hipEvent_t;
 typedef struct graph *hipGraph_t;
 typedef struct module *hipModule_t;
 typedef struct function *hipFunction_t;
 typedef int hipError_t;
+typedef struct { void *address; size_t pitch, width, height; } hipPitchedPtr;
+typedef struct { size_t width, height, depth; } hipExtent;
 typedef struct { const void *f; dim3 grid, block; void **args; size_t shared; hipStream_t stream; } hipLaunchParams;
 typedef struct { dim3 grid, block; size_t shared; hipStream_t stream; void *attributes; unsigned count; } hipLaunchConfig_t;
 
@@ -27,6 +29,15 @@ typedef struct { dim3 grid, block; size_t shared; hipStream_t stream; void *attr
     HIP(hipMalloc, (void **, size_t)) \
     HIP(hipFree, (void *)) \
     HIP(hipMemcpy, (void *, const void *, size_t, int)) \
+    HIP(hipMemcpyAsync, (void *, const void *, size_t, int, hipStream_t)) \
+    HIP(hipMemcpyWithStream, (void *, const void *, size_t, int, hipStream_t)) \
+    HIP(hipMemcpyDtoDAsync, (void *, void *, size_t, hipStream_t)) \
+    HIP(hipMemcpy2DAsync, (void *, size_t, const void *, size_t, size_t, size_t, int, hipStream_t)) \
+    HIP(hipMemset, (void *, int, size_t)) \
+    HIP(hipMemsetAsync, (void *, int, size_t, hipStream_t)) \
+    HIP(hipMemsetD32Async, (void *, int, size_t, hipStream_t)) \
+    HIP(hipMemset2DAsync, (void *, size_t, int, size_t, size_t, hipStream_t)) \
+    HIP(hipMemset3DAsync, (hipPitchedPtr, int, hipExtent, hipStream_t)) \
     HIP(hipDeviceSynchronize, (void)) \
     HIP(hipDeviceReset, (void)) \
     HIP(hipStreamCreate, (hipStream_t *)) \

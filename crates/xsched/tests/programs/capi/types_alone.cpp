@@ -1,0 +1,2 @@
+// types_alone.c in C++.
+#include "types_alone.c"

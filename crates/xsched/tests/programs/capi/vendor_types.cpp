@@ -1,0 +1,2 @@
+// vendor_types.c in C++.
+#include "vendor_types.c"

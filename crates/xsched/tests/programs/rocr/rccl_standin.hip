@@ -1,0 +1,2 @@
+// The collectives library for AMD's runtime.
+#include "../nccl_standin.c"
