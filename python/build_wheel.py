@@ -125,6 +125,7 @@ def make(out, profile, at=None):
                 wheel.add_file(f"xsched/{source}", os.path.join(HERE, "xsched", source))
         wheel.add_file("xsched/_native.abi3.so", native, 0o755)
         wheel.add_file("xsched/lib/libxsched.so", library, 0o755)
+        wheel.add_file("xsched/lib/vulkan/VkLayer_xsched.json", os.path.join(at, "vulkan", "VkLayer_xsched.json"))
         wheel.add_file("xsched/bin/xsched", program, 0o755)
         wheel.add(f"{info}/METADATA", METADATA.format(version=version(), readme=readme).encode())
         wheel.add(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: xsched\nRoot-Is-Purelib: false\nTag: {tag}\n".encode())

@@ -33,6 +33,7 @@ pub(crate) fn tool_error(py: Python<'_>, error: &ToolError, context: Option<&str
         ToolError::NotAllowed { .. } => "NotAllowed",
         ToolError::Refused(_) => "Refused",
         ToolError::NoReply { .. }
+        | ToolError::NotAccepted { .. }
         | ToolError::ConnectionFailed { .. }
         | ToolError::UnexpectedReply { .. } => "SchedulerFailed",
     };

@@ -23,7 +23,9 @@ mod _native {
     #[pymodule_export]
     use super::queue::Queue;
     #[pymodule_export]
-    use super::service::{parse_hints, policies, policy, set_own_hints, set_target, suspend_target, tasks};
+    use super::service::{
+        parse_hints, parse_memory, policies, policy, set_own_hints, set_target, suspend_target, tasks,
+    };
 
     #[pymodule_export]
     #[allow(non_upper_case_globals, reason = "Python's name for it")]

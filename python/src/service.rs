@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use xsched_core::{DeviceId, Nanos};
-use xsched_ipc::protocol::{HintRequest, Reply, Request, Status, Target, TaskState, TaskStatus};
+use xsched_ipc::memory::MemoryLimit;
+use xsched_ipc::protocol::{HintRequest, Reply, Request, Status, Target, TaskStatus};
 use xsched_ipc::socket;
 use xsched_ipc::tool::{ToolConnection, ToolError};
 use xsched_policy::{POLICIES, PolicyInfo};
@@ -107,23 +108,31 @@ fn as_dict<'py>(py: Python<'py>, task: &TaskStatus) -> PyResult<Bound<'py, PyDic
     dict.set_item("share", task.share)?;
     dict.set_item("deadline_us", task.deadline_us)?;
     dict.set_item("laxity_us", task.laxity_us)?;
-    dict.set_item("state", state(task.state))?;
+    dict.set_item("state", task.state.name())?;
+    dict.set_item("kind", task.kind.map(|kind| kind.name().to_lowercase().replace('-', "_")))?;
     dict.set_item("queues", task.queues)?;
     dict.set_item("launches", task.launches)?;
     dict.set_item("used_ns", task.used_ns)?;
+    dict.set_item("sampled_ns", task.sampled_ns)?;
     dict.set_item("held_ns", task.held_ns)?;
+    dict.set_item("wasted_ns", task.wasted_ns)?;
+    dict.set_item("not_deferred", &task.not_deferred)?;
     dict.set_item("preemptions", task.preemptions)?;
     dict.set_item("wait_p99_us", task.wait_p99_us)?;
+    dict.set_item("job", &task.job)?;
+    dict.set_item("grant", &task.grant)?;
+    dict.set_item("labels", &task.labels)?;
+    dict.set_item("memory_bytes", task.memory_bytes)?;
+    dict.set_item("memory_peak_bytes", task.memory_peak_bytes)?;
+    dict.set_item("memory_limit_bytes", task.memory_limit_bytes)?;
     Ok(dict)
 }
 
-fn state(state: TaskState) -> &'static str {
-    match state {
-        TaskState::Idle => "idle",
-        TaskState::Running => "running",
-        TaskState::Held => "held",
-        TaskState::Suspended => "suspended",
-    }
+/// A limit of device memory as the variable `XSCHED_MEMORY` has it: a size such as "20G" or a part of the device such as "50%".
+#[pyfunction]
+pub(crate) fn parse_memory(py: Python<'_>, text: &str) -> PyResult<String> {
+    let limit: Result<MemoryLimit, String> = text.parse();
+    limit.map(|limit| limit.to_string()).map_err(|why| out_of_range(py, &format!("memory {why}")))
 }
 
 /// All policies: name, plain name, rule.

@@ -29,6 +29,8 @@ class Package(unittest.TestCase):
         shown = self.environment.run([XSCHED, "run", "--", "sh", "-c", "echo $LD_PRELOAD; exit 7"])
         self.assertEqual(shown.returncode, 7, shown.stderr)
         self.assertEqual(shown.stdout.strip(), os.path.join(os.path.dirname(xsched.__file__), "lib", "libxsched.so"))
+        shown = self.environment.run([XSCHED, "run", "--", "sh", "-c", "ls $VK_ADD_LAYER_PATH"])
+        self.assertEqual(shown.stdout.split(), ["VkLayer_xsched.json"])
         self.assertEqual(importlib.metadata.version("xsched"), xsched.__version__)
 
     def test_loaded_is_true_only_under_xsched_run(self):

@@ -61,6 +61,13 @@ def __getattr__(name):
         for lazy in _LAZY:
             globals()[lazy] = getattr(_service, lazy)
         return globals()[name]
+    # The names of the original C++ XSched, such as XSched.XQueueCreate and XResult.
+    if name[0] in "XHPUTLDN":
+        from . import _original
+
+        if name in _original.NAMES:
+            globals()[name] = getattr(_original, name)
+            return globals()[name]
     raise AttributeError(f"module 'xsched' has no attribute {name!r}")
 
 

@@ -5,6 +5,44 @@ from typing import Any, Callable, Literal, Protocol, TypeVar, Union
 
 from typing_extensions import Self
 
+from ._original import (
+    Deadline as Deadline,
+    HwCommandHandle as HwCommandHandle,
+    HwQueueHandle as HwQueueHandle,
+    Laxity as Laxity,
+    NO_DEADLINE as NO_DEADLINE,
+    NO_LAXITY as NO_LAXITY,
+    PRIORITY_DEFAULT as PRIORITY_DEFAULT,
+    PRIORITY_MAX as PRIORITY_MAX,
+    PRIORITY_MIN as PRIORITY_MIN,
+    PRIORITY_NO_EXECUTE as PRIORITY_NO_EXECUTE,
+    Priority as Priority,
+    TIMESLICE_DEFAULT as TIMESLICE_DEFAULT,
+    TIMESLICE_MAX as TIMESLICE_MAX,
+    TIMESLICE_MIN as TIMESLICE_MIN,
+    TIMESLICE_UNLIMITED as TIMESLICE_UNLIMITED,
+    Timeslice as Timeslice,
+    UTILIZATION_DEFAULT as UTILIZATION_DEFAULT,
+    UTILIZATION_MAX as UTILIZATION_MAX,
+    UTILIZATION_MIN as UTILIZATION_MIN,
+    Utilization as Utilization,
+    XDevice as XDevice,
+    XDeviceId as XDeviceId,
+    XDeviceType as XDeviceType,
+    XPlatform as XPlatform,
+    XPolicyType as XPolicyType,
+    XPreemptLevel as XPreemptLevel,
+    XQueueCreateFlag as XQueueCreateFlag,
+    XQueueFeature as XQueueFeature,
+    XQueueHandle as XQueueHandle,
+    XQueueResumeFlag as XQueueResumeFlag,
+    XQueueState as XQueueState,
+    XQueueSuspendFlag as XQueueSuspendFlag,
+    XResult as XResult,
+    XSched as XSched,
+    XSchedulerType as XSchedulerType,
+)
+
 __version__: str
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -88,13 +126,23 @@ class Task:
     share: int
     deadline_us: Union[int, None]
     laxity_us: Union[int, None]
-    state: Literal["idle", "running", "held", "suspended"]
+    state: Literal["idle", "running", "held", "suspended", "stalled"]
+    kind: Union[Literal["sync_bound", "host_bound", "gpu_bound"], None]
     queues: int
     launches: int
     used_ns: int
+    sampled_ns: Union[int, None]
     held_ns: int
+    wasted_ns: int
+    not_deferred: list[str]
     preemptions: int
     wait_p99_us: Union[int, None]
+    job: Union[str, None]
+    grant: Union[str, None]
+    labels: dict[str, str]
+    memory_bytes: Union[int, None]
+    memory_peak_bytes: Union[int, None]
+    memory_limit_bytes: Union[int, None]
 
 @dataclass(frozen=True)
 class Policy:

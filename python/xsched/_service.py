@@ -26,12 +26,20 @@ class Task:
     deadline_us: int | None
     laxity_us: int | None
     state: str
+    kind: str | None
     queues: int
     launches: int
     used_ns: int
+    sampled_ns: int | None
     held_ns: int
     preemptions: int
     wait_p99_us: int | None
+    job: str | None
+    grant: str | None
+    labels: dict[str, str]
+    memory_bytes: int | None
+    memory_peak_bytes: int | None
+    memory_limit_bytes: int | None
 
 
 @dataclass(frozen=True)
