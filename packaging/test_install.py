@@ -3,6 +3,7 @@
 Uses the build products in the directory BUILT.
 """
 
+import json
 import os
 import re
 import shutil
@@ -16,8 +17,10 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILT = os.environ["BUILT"]
 with open(os.path.join(ROOT, "Cargo.toml")) as manifest:
     VERSION = re.search(r'^version = "([^"]+)"', manifest.read(), re.MULTILINE).group(1)
-COMMANDS = {"run", "serve", "ps", "top", "set", "policy", "trace", "doctor", "config", "demo", "simulate", "bench"}
-LINKS = ["preempt", "halcuda", "halhip", "halopencl", "shimcuda", "shimhip", "shimopencl"]
+COMMANDS = {"run", "serve", "stop", "ps", "top", "dashboard", "set", "suspend", "resume", "policy", "grant", "grants", "revoke", "trace", "doctor", "config", "demo", "simulate", "bench"}
+LINKS = ["preempt", "halcuda", "halhip", "halopencl", "hallevelzero", "halascend", "shimcuda", "shimhip", "shimopencl", "shimlevelzero", "shimascend"]
+# In a directory that the loader does not search by itself.
+STUBS = {"libcuda.so.1", "libOpenCL.so.1", "libamdhip64.so.5", "libamdhip64.so.6", "libamdhip64.so.7"}
 
 
 def files(directory):
@@ -63,6 +66,12 @@ class Installed(unittest.TestCase):
         self.assertFalse(os.path.islink(f"{library}.{VERSION}"))
         for name in LINKS:
             self.assertEqual(os.readlink(os.path.join(prefix, f"lib/lib{name}.so")), "libxsched.so")
+        stubs = os.path.join(prefix, "lib/xsched")
+        self.assertEqual(set(os.listdir(stubs)), STUBS)
+        # The stubs name the library in the directory above them, which is that of this installation.
+        named = self.run_checked("readelf", "-d", os.path.join(stubs, "libcuda.so.1"))
+        self.assertIn(f"[$ORIGIN/../libxsched.so.{major}]", named)
+        self.assertTrue(os.path.exists(os.path.join(stubs, f"../libxsched.so.{major}")))
         pages = {name.split(".")[0] for name in os.listdir(os.path.join(prefix, "share/man/man1"))}
         self.assertEqual(pages, {"xsched", "xserver", "xcli"} | {f"xsched-{command}" for command in COMMANDS})
         for path in (f"share/man/man1/xsched-run{man}", "share/bash-completion/completions/xsched",
@@ -70,6 +79,11 @@ class Installed(unittest.TestCase):
                      "lib/systemd/user/xsched-user.service", "lib/pkgconfig/xsched.pc",
                      "lib/cmake/XSched/XSchedConfig.cmake", "share/doc/xsched/README.md"):
             self.assertTrue(os.path.isfile(os.path.join(prefix, path)), path)
+        # Vulkan's loader gets the copy that is preloaded, by its soname.
+        with open(os.path.join(prefix, "share/vulkan/implicit_layer.d/VkLayer_xsched.json")) as file:
+            self.assertEqual(json.load(file)["layer"]["library_path"], f"libxsched.so.{major}")
+        variables = self.run_checked(xsched, "run", "--", "sh", "-c", "echo $XSCHED_VULKAN_LAYER $VK_ADD_LAYER_PATH").split()
+        self.assertEqual(variables, ["1", os.path.join(os.path.realpath(prefix), "share/vulkan/implicit_layer.d")])
         for header in subprocess.run(["find", "include", "-name", "*.h"], cwd=ROOT, text=True, capture_output=True).stdout.split():
             self.assertTrue(os.path.isfile(os.path.join(prefix, header)), header)
         self.run_checked(sys.executable, "scripts/check_docs.py", "--installed", os.path.join(prefix, "share/doc/xsched"))
@@ -106,11 +120,43 @@ class Installed(unittest.TestCase):
             flags = self.run_checked("pkg-config", "--cflags", "--libs", "xsched").split()
             self.assertEqual(flags, [f"-I{prefix}/include", f"-L{prefix}/lib", "-lxsched"])
             self.check_program(flags, prefix)
+        with self.subTest("CMake"):
+            if not shutil.which("cmake"):
+                self.skipTest("cmake is not installed")
+            self.check_cmake(prefix)
         installed = files(prefix)
         self.run_checked("make", "install", f"PREFIX={prefix}")
         self.assertEqual(files(prefix), installed, "a second installation changes nothing")
         self.run_checked("make", "uninstall", f"PREFIX={prefix}")
         self.assertEqual(files(prefix), before)
+
+    def check_cmake(self, prefix):
+        """Builds a program as the original C++ XSched documents it, with either directory to search in."""
+        project = os.path.join(self.root, "project")
+        os.makedirs(project)
+        targets = ["xsched"] + LINKS
+        with open(os.path.join(project, "CMakeLists.txt"), "w") as file:
+            file.write("cmake_minimum_required(VERSION 3.14)\nproject(program C)\n"
+                       "find_package(XSched ${REQUESTED} REQUIRED)\n"
+                       "file(WRITE ${CMAKE_BINARY_DIR}/include_directories ${XSched_INCLUDE_DIRS})\n"
+                       + "".join(f"add_executable({name} program.c)\ntarget_link_libraries({name} XSched::{name})\n"
+                                 for name in targets))
+        with open(os.path.join(project, "program.c"), "w") as file:
+            file.write("#include <xsched/xsched.h>\n#include <xsched/cuda/hal.h>\n"
+                       "int main(void) { return XQueueDestroy(0) == kXSchedErrorInvalidValue ? 0 : 1; }\n")
+        for place in (prefix, os.path.join(prefix, "lib/cmake")):
+            build = tempfile.mkdtemp(dir=self.root)
+            self.run_checked("cmake", "-S", project, "-B", build, f"-DCMAKE_PREFIX_PATH={place}", "-DREQUESTED=1.2")
+            with open(os.path.join(build, "include_directories")) as file:
+                self.assertEqual(os.path.realpath(file.read()), os.path.realpath(os.path.join(prefix, "include")))
+            self.run_checked("cmake", "--build", build)
+            for name in targets:
+                self.run_checked(os.path.join(build, name))
+        for requested, found in ((VERSION, True), ("1.2.0", True), ("1.3", False), ("2.0", False)):
+            build = tempfile.mkdtemp(dir=self.root)
+            done = subprocess.run(["cmake", "-S", project, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}",
+                                   f"-DREQUESTED={requested}"], env=self.environment, text=True, capture_output=True)
+            self.assertEqual(done.returncode == 0, found, f"{requested}: {done.stderr}")
 
     def check_program(self, flags, prefix):
         """Builds a C program with the installed files, with both names of the library."""
