@@ -17,7 +17,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
+
+import local_machine
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "standins/cuda/tests"))
 from standin import BUILT, Standin  # noqa: E402
@@ -61,18 +62,8 @@ class Environment(Standin):
             finally:
                 program.communicate("\n", timeout=30)
 
-    @contextlib.contextmanager
     def service(self):
-        with self.start(BUILT / "xsched", "serve", "--quiet") as service:
-            try:
-                until = time.monotonic() + 30
-                while not (self.directory / "socket").exists():
-                    if time.monotonic() > until:
-                        sys.exit("the service did not start within 30 s")
-                    time.sleep(0.05)
-                yield
-            finally:
-                service.terminate()
+        return local_machine.service(BUILT / "xsched", self.environment, self.directory / "socket")
 
 
 def measure(environment, rounds):

@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 
+import local_machine
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROGRAM = os.path.join(ROOT, "crates/xsched/tests/programs/cl_requests.c")
 DEVICE_CORE, HOST_CORE = 0, 1
@@ -96,12 +98,6 @@ def overhead(environment, turns):
     return seen
 
 
-def machine():
-    with open("/proc/cpuinfo") as file:
-        model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "a processor")
-    return f"{os.cpu_count()} cores of {model}, {os.uname().sysname} {os.uname().release}"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xsched", required=True, help="the program; its library is expected beside it")
@@ -114,7 +110,7 @@ def main():
         service = environment.start(environment.xsched, "serve", "--quiet")
         try:
             time.sleep(0.5)
-            seen = {"date": datetime.date.today().isoformat(), "machine": machine(), "batches": args.batches, "runs": []}
+            seen = {"date": datetime.date.today().isoformat(), "machine": local_machine.machine(), "batches": args.batches, "runs": []}
             for _ in range(args.runs):
                 run = {"load": os.getloadavg()[0], "overhead": overhead(environment, 2 * args.turns),
                        "latency ms": latency(environment, args.batches, args.turns, 25)}

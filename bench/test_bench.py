@@ -6,11 +6,15 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "gpu")]
+sys.path[:0] = [HERE, os.path.join(HERE, "gpu"), os.path.join(os.path.dirname(HERE), "scripts")]
+import busy_cpus
+import fault_injection.run
 import harness
+import hip_runtime
 import report
 
 
@@ -74,6 +78,148 @@ class Programs(unittest.TestCase):
         self.assertEqual(budget.run("four", 1, lambda: 4), 4)
         self.assertEqual([error["what"] for error in budget.errors], ["one"])
         self.assertEqual([skipped["what"] for skipped in budget.skipped], ["two", "three"])
+
+
+class Ledger(unittest.TestCase):
+    """Times in ns: two requests of the high-priority program, at 1000 to 5000 and at 9000 to 10000."""
+
+    HIGH = ("1 0 0 kernel spin_at - 1100 3000 0 1 1000 -\n1 0 1 kernel spin_at - 3000 5000 0 1 1200 -\n"
+            "1 0 2 barrier-and - - 5000 5100 0 1 5000 -\n1 0 3 kernel spin_at - 9100 10000 0 1 9000 -\n")
+
+    def test_requests_are_spans_of_submitted_work(self):
+        packets = hip_runtime.read_ledger(self.HIGH + "1 0 4 kernel __amd_rocclr_fillBufferAligned - 1 2 0 1 1 -\n1 0")
+        self.assertEqual(hip_runtime.busy_spans(packets), [[1000, 5000], [9000, 10000]])
+
+    def test_kernels_of_the_other_program_count_where_they_are_submitted_and_started(self):
+        low = "".join(f"2 0 {n} kernel spin_at - {start} {start + 100} 0 1 {submitted} -\n"
+                      for n, (submitted, start) in enumerate([(500, 900), (900, 1100), (1200, 6000), (2500, 2600), (7000, 8000)]))
+        counts = hip_runtime.intrusions(hip_runtime.read_ledger(self.HIGH), hip_runtime.read_ledger(low), 1000)
+        self.assertEqual(counts, {"requests": 2, "submitted": 2, "submitted_later": 1, "started": 2, "started_later": 1, "last_start_ms": 0.002})
+
+
+    def test_measurement_of_another_level_is_rejected(self):
+        stop, event, stop_point = "7 update 1 share 0 priority 7 good true\n", "2 1 8 barrier-value - - 5 5 0 1 4 -\n", "2 1 9 barrier-value - host 5 5 0 1 4 -\n"
+        valid = {3: ([3, 3], stop, event), 2: ([2], "", event + stop_point), 1: ([1], "7 update 1 share 100 priority 7 good true\n", event)}
+        for level, evidence in valid.items():
+            hip_runtime.check_mechanism(level, *evidence)
+            for other in valid.keys() - {level}:
+                with self.assertRaises(SystemExit):
+                    hip_runtime.check_mechanism(other, *evidence)
+                # The level is right, but the queues were stopped in the way of another level.
+                with self.assertRaises(SystemExit):
+                    hip_runtime.check_mechanism(level, evidence[0], *valid[other][1:])
+
+
+def spread(value):
+    return {"median": value, "low": value - 1, "high": value + 1}
+
+
+def busy_results(name, p99, **more):
+    """The results of a run with one scenario, one load and two settings."""
+    cell = {"repetitions": [{}] * 3, "p50_ms": spread(2.0), "p90_ms": spread(3.0), "p99_ms": spread(p99), "all_requests": {"p99_ms": p99 + 0.5, "n": 120}}
+    return {"gpu": "a GPU", "driver": "1", "cuda": "13", "cpus": 4, "date": "2026-01-01", "xsched": "0.1", "command": f"measure {name}", "quick": False, "errors": [],
+            "skipped": [], "busy_cpus": {name: {"what": f"scenario {name}", "loads": {"8": {"alone": cell, "xsched": cell}}}}, **more}
+
+
+class BusyCpus(unittest.TestCase):
+    def report_of(self, **files):
+        with tempfile.TemporaryDirectory() as directory:
+            for name, data in files.items():
+                with open(os.path.join(directory, f"{name}.json"), "w") as file:
+                    json.dump(data, file)
+            return report.Report(report.Results(directory)).parts["busy-cpus"]
+
+    def test_run_that_measured_nothing_writes_nothing(self):
+        self.assertIsNone(busy_cpus.merged(busy_results("graph", 5), {"date": "2026-01-02", "errors": []}))
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "busy.json")
+            args = types.SimpleNamespace(out=path, xsched="/bin/false", only=["graph"], quick=False, budget_seconds=1, loads=None, settings=None, repeat=5)
+            busy_cpus.Measurement(args).write()
+            self.assertFalse(os.path.exists(path))
+
+    def test_scenarios_of_earlier_runs_stay_with_their_builds(self):
+        errors = [{"what": "busy_cpus: graph", "why": "it broke"}, {"what": "busy_cpus: tokens", "why": "it broke, too"}]
+        earlier = busy_cpus.merged({}, busy_results("graph", 5, errors=errors))
+        both = busy_cpus.merged(earlier, busy_results("tokens", 7, xsched="0.2"))
+        self.assertEqual(list(both["busy_cpus"]), ["graph", "tokens"])
+        self.assertEqual([(name, run["xsched"]) for name, run in both["runs"].items()], [("graph", "0.1"), ("tokens", "0.2")])
+        self.assertEqual(both["errors"], errors[:1], "the tokens were measured again")
+        self.assertIn("from 2 runs: 2026-01-01, xsched 0.1, driver 1: `measure graph`; 2026-01-01, xsched 0.2", self.report_of(both=both))
+        again = busy_cpus.merged(both, busy_results("graph", 9))
+        self.assertEqual(again["busy_cpus"]["graph"]["loads"]["8"]["alone"]["p99_ms"]["median"], 9)
+
+    def test_table_has_what_was_measured(self):
+        text = self.report_of(one=busy_results("graph", 5))
+        self.assertIn("Medians of 3 interleaved repetitions", text)
+        self.assertIn("| scenario graph | 8 | XSched (auto) | 2.00 / 3.00 | 5.00 (4.00 to 6.00) | 1.00 | 5.50 of 120 |", text)
+        self.assertNotIn("orders of eight other clients", text)
+        data = busy_results("graph", 5)
+        data["busy_cpus"]["decisions"] = {"8": {"p50_us": 10.0, "p99_us": 20.0, "max_us": 30.0}}
+        self.assertIn("orders of eight other clients, in us:\n\n| busy processes | p50 | p99 | max |\n| --- | --- | --- | --- |\n| 8 | 10 | 20 | 30 |", self.report_of(one=data))
+
+    def test_file_without_a_failed_measurement_is_preferred(self):
+        failed = busy_results("graph", 5, date="2026-01-02", errors=[{"what": "busy_cpus: graph", "why": "it broke"}])
+        self.assertIn("[complete.json]", self.report_of(failed=failed, complete=busy_results("graph", 6)))
+
+
+class Faults(unittest.TestCase):
+    """The run, with kinds that inject nothing into no machine."""
+
+    class Run(fault_injection.run.Run):
+        def new_machine(self):
+            self.machine = types.SimpleNamespace(close=lambda: [])
+            self.checks = types.SimpleNamespace(growth=0, everything=lambda: None)
+
+    def document(self, inject, why_not="", faults=6):
+        kinds = [fault_injection.faults.Kind("a fault", inject, 1, lambda *_: ""), fault_injection.faults.Kind("another", inject, 1, lambda *_: why_not)]
+        args = types.SimpleNamespace(seed=1, first=0, faults=faults, minutes=1, kind="", earlier=None, verbose=False, build="", coverage=False)
+        original, fault_injection.run.KINDS = fault_injection.run.KINDS, kinds
+        try:
+            run = self.Run(None, args, ".")
+            run.run()
+            run.table()
+            return run.document()
+        finally:
+            fault_injection.run.KINDS = original
+
+    def test_skipped_faults_are_not_counted_as_injected(self):
+        def inject(injection):
+            if injection.rng.random() < 0.5:
+                raise fault_injection.machine.Skipped("not here")
+        document = self.document(inject)
+        self.assertEqual(document["faults"], 6)
+        self.assertGreater(document["skipped"], 0)
+        passed = sum(counts.get("passed", 0) for counts in document["kinds"].values())
+        self.assertEqual((passed, document["failures"]), (6, []))
+
+    def test_kinds_that_cannot_be_injected_are_listed_and_not_drawn(self):
+        document = self.document(lambda _: None, "it needs root")
+        self.assertEqual(document["unavailable"], {"another": "it needs root"})
+        self.assertEqual(document["kinds"], {"a fault": {"passed": 6}})
+
+
+    def test_table_shows_skipped_faults_and_reasons(self):
+        document = self.document(lambda _: None, "it needs root") | {"skipped": 3}
+        document["kinds"]["a fault"]["skipped"] = 3
+        with tempfile.TemporaryDirectory() as directory:
+            with open(os.path.join(directory, "faults.json"), "w") as file:
+                json.dump(document, file)
+            text = report.Report(report.Results(directory)).parts["faults"]
+        self.assertIn("6 faults", text)
+        self.assertIn("3 more were skipped", text)
+        self.assertIn("| fault | passed | failed | skipped |\n| --- | --- | --- | --- |\n| a fault | 6 | 0 | 3 |", text)
+        self.assertIn("another (it needs root)", text)
+
+
+class Fuzz(unittest.TestCase):
+    def test_table_counts_executions(self):
+        targets = [{"name": name, "about": f"input {name}", "executions": 3000, "seconds": 2.0, "cpu_seconds": 1.5, "inputs": 4, "failure": None} for name in "ab"]
+        with tempfile.TemporaryDirectory() as directory:
+            with open(os.path.join(directory, "fuzz.json"), "w") as file:
+                json.dump({"seed": 7, "targets": targets}, file)
+            text = report.Report(report.Results(directory)).parts["fuzz"]
+        self.assertIn("seed 7: 6,000 executions in 4 s, no failure.", text)
+        self.assertIn("| a | input a | 3,000 | 2 | 2,000 |", text)
 
 
 class Report(unittest.TestCase):

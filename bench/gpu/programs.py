@@ -2,7 +2,8 @@
 
 A program imports what it needs and prints an event. Then it executes the commands on its input, lines of JSON, in order:
   {"do": "prepare"}                                    builds the model on the GPU, warms up, prints the result's checksum
-  {"do": "serve", "requests": N, "period_ms": P}       serves requests at irregular times, prints their latencies
+  {"do": "serve", "requests": N, "period_ms": P}       serves requests at irregular times, prints statistics of their latencies,
+                                                       and with "all": true each latency
   {"do": "iterate", "seconds": S}                      runs iterations, prints their durations
   {"do": "start"} ... {"do": "stop"}                   runs iterations until stopped, prints when each ended
 It exits at the end of its input. Times are those of the system's monotonic budget.
@@ -149,13 +150,40 @@ class Decoder:
         return checksum(self.out)
 
 
-class Training:
-    """ResNet-50 in bf16, batch 64."""
+class Generate:
+    """GPT-2 with 24 layers, which generates 20 tokens with the `generate` of transformers."""
 
-    def __init__(self, stream=None):
+    TOKENS = 20
+
+    def __init__(self):
+        torch.manual_seed(0)
+        layers = 2 if args.small else 24
+        config = transformers.GPT2Config(n_layer=layers, n_embd=1024, n_head=16, vocab_size=50257, eos_token_id=None)
+        with torch.device(DEVICE):
+            self.model = transformers.GPT2LMHeadModel(config).eval()
+            self.prompt = torch.randint(0, 50000, (1, 32))
+        if CUDA:
+            self.model.half()
+        self.mask = torch.ones_like(self.prompt)
+
+    @torch.no_grad()
+    def request(self):
+        self.out = self.model.generate(self.prompt, attention_mask=self.mask, max_new_tokens=self.TOKENS, do_sample=False, pad_token_id=0)
+        synchronize()
+
+    iteration = request
+
+    def checksum(self):
+        return checksum(self.out)
+
+
+class Training:
+    """ResNet-50 in bf16."""
+
+    def __init__(self, stream=None, batch=64):
         torch.manual_seed(0)
         self.stream = stream
-        batch, size = (2, 64) if args.small else (64, 224)
+        batch, size = (2, 64) if args.small else (batch, 224)
         with torch.device(DEVICE):
             self.model = torchvision.models.resnet50(weights=None).train()
             self.x, self.t = torch.randn(batch, 3, size, size), torch.randint(0, 1000, (batch,))
@@ -233,11 +261,16 @@ PROGRAMS = {
     "resnet152-graph": lambda: Graph(resnet152(1)),
     "resnet152-eager": lambda: Eager(resnet152(32)),
     "resnet152-64": lambda: Eager(resnet152(64)),
+    "resnet152-1": lambda: Eager(resnet152(1)),
+    "bert-large-8": lambda: Eager(bert_large(8)),
+    "bert-large-8-graph": lambda: Graph(bert_large(8)),
+    "generate": Generate,
     "bert-large": lambda: Eager(bert_large(16)),
     "bert-large-64": lambda: Eager(bert_large(64)),
     "tokens-graph": lambda: Tokens(transformer),
     "decoder": Decoder,
     "resnet50-training": Training,
+    "resnet50-training-256": lambda: Training(batch=256),
     "streams": lambda: Streams(resnet152(1)),
 }
 
@@ -253,7 +286,7 @@ def read(commands, stop):
     commands.put(None)
 
 
-def serve(program, requests, period_ms):
+def serve(program, requests, period_ms, all=False):
     latencies, rng = [], random.Random(1)
     begin = due = time.monotonic()
     for _ in range(requests):
@@ -264,7 +297,8 @@ def serve(program, requests, period_ms):
         program.request()
         latencies.append((time.monotonic() - arrived) * 1e3)
     end = time.monotonic()
-    emit("result", **latency_figures(latencies), begin=begin, end=end, checksum=program.checksum())
+    more = {"latencies_ms": [round(latency, 3) for latency in latencies]} if all else {}
+    emit("result", **latency_figures(latencies), **more, begin=begin, end=end, checksum=program.checksum())
 
 
 def iterate(program, seconds):

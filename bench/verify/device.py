@@ -5,7 +5,9 @@ what it does; real HIP compiles the kernels with hiprtc; CUDA gets them as PTX.
 """
 
 import ctypes
+import importlib.util
 import os
+import pathlib
 import time
 
 SOURCE = b"""
@@ -56,26 +58,54 @@ done:
 
 
 # Functions of the CUDA driver whose plain name means their _v2 form.
-V2_FUNCTIONS = {"MemAlloc", "MemcpyDtoH", "StreamDestroy", "StreamBeginCapture", "DevicePrimaryCtxReset", "DevicePrimaryCtxRelease"}
+V2_FUNCTIONS = {"MemAlloc", "MemcpyDtoH", "MemcpyDtoDAsync", "StreamDestroy", "StreamBeginCapture", "DevicePrimaryCtxReset", "DevicePrimaryCtxRelease"}
+
+
+# hipDeviceAttributeWallClockRate, in kHz.
+WALL_CLOCK_RATE = 10017
 
 
 class Failure(Exception):
     """A call of the vendor's library failed."""
 
 
+def libraries_of_packages(name):
+    """Copies of a library of ROCm in Python packages: PyTorch's, and the packages that newer ones depend on."""
+    found = []
+    for package, directory in (("torch", "lib"), ("_rocm_sdk_core", "lib"), ("jax_rocm7_plugin", "."), ("cupy", ".data/lib")):
+        try:
+            spec = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            spec = None
+        for place in (spec.submodule_search_locations or []) if spec else []:
+            found += sorted(str(path) for path in pathlib.Path(place, directory).glob(name + ".so*"))
+    return found
+
+
+def open_first(names):
+    """The first of these libraries that can be opened."""
+    errors = []
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError as error:
+            errors.append(str(error))
+    raise Failure("; ".join(errors[:2]) or "no library")
+
+
+def hip_libraries(name):
+    """The names under which a library of ROCm may be found: the system's first."""
+    return [name + ".so", name + ".so.7", name + ".so.6", f"/opt/rocm/lib/{name}.so", *libraries_of_packages(name)]
+
+
 class Device:
     """The first device, with three kernels."""
 
-    def __init__(self, platform):
+    def __init__(self, platform, runtime=None):
         self.hip = platform != "cuda"
         self.standin = platform == "hip-standin"
-        name = os.environ.get("VERIFY_RUNTIME") or ("libamdhip64.so" if self.hip else "libcuda.so.1")
-        try:
-            self.library = ctypes.CDLL(name)
-        except OSError:
-            if not self.hip:
-                raise
-            self.library = ctypes.CDLL("libamdhip64.so.6")
+        given = runtime or os.environ.get("VERIFY_RUNTIME")
+        self.library = open_first([given] if given else hip_libraries("libamdhip64") if self.hip else ["libcuda.so.1"])
         self.call("Init", 0)
         if not self.hip:
             context, device = ctypes.c_void_p(), ctypes.c_int()
@@ -90,9 +120,8 @@ class Device:
             self.call("ModuleGetFunction", ctypes.byref(function), module, kernel.encode())
             self.kernels[kernel] = function
         self.blocks = 2 * self.processors()
-        self.ticks_per_ns = 1.0
-        if self.hip and not self.standin:
-            self.calibrate()
+        # The stand-ins take the time of a kernel in nanoseconds.
+        self.ticks_per_ns = float(os.environ.get("VERIFY_TICKS_PER_NS", "1"))
 
     def call(self, name, *arguments):
         """Calls a function by the part of its name that both vendors share."""
@@ -112,7 +141,22 @@ class Device:
             return b"any"
         if not self.hip:
             return PTX
-        rtc = ctypes.CDLL(os.environ.get("VERIFY_HIPRTC", "libhiprtc.so"))
+        # Compiling takes a second or more, so it is done once for all programs of a verification.
+        cache = pathlib.Path(os.environ["VERIFY_CODE"] + f"-{self.version()}") if "VERIFY_CODE" in os.environ else None
+        if cache and cache.exists():
+            return cache.read_bytes()
+        code = self.compile()
+        if cache:
+            draft = cache.with_name(f"{cache.name}.{os.getpid()}")
+            draft.write_bytes(code)
+            draft.rename(cache)
+        return code
+
+    @staticmethod
+    def compile():
+        """Compiles the kernels for the first device."""
+        given = os.environ.get("VERIFY_HIPRTC")
+        rtc = open_first([given] if given else hip_libraries("libhiprtc"))
         program, size = ctypes.c_void_p(), ctypes.c_size_t()
         steps = [
             rtc.hiprtcCreateProgram(ctypes.byref(program), SOURCE, b"verify", 0, None, None),
@@ -123,7 +167,7 @@ class Device:
         steps.append(rtc.hiprtcGetCode(program, code))
         if any(steps):
             raise Failure(f"hiprtc: {steps}")
-        return code
+        return code.raw
 
     def processors(self):
         """The number of multiprocessors, which determines how many blocks fill the device."""
@@ -135,15 +179,20 @@ class Device:
         self.call("DeviceGetAttribute", ctypes.byref(count), 16, 0)
         return count.value
 
-    def calibrate(self):
-        """Measures the rate of the device's clock."""
-        ticks = 1_000_000
-        self.launch("spin", ctypes.c_uint64(ticks))
-        self.synchronize()
-        begin = time.monotonic_ns()
-        self.launch("spin", ctypes.c_uint64(ticks))
-        self.synchronize()
-        self.ticks_per_ns = ticks / (time.monotonic_ns() - begin)
+    def clock(self):
+        """The ticks per nanosecond of the clock that kernels read: as the runtime reports it, and as measured. The measurement needs
+        a device without other programs."""
+        def duration(ticks):
+            begin = time.monotonic_ns()
+            self.launch("spin", ctypes.c_uint64(ticks))
+            self.synchronize()
+            return time.monotonic_ns() - begin
+        duration(1000)
+        # The difference of two lengths, so that the cost of a launch cancels out.
+        short, long = (min(duration(ticks) for _ in range(5)) for ticks in (100_000, 1_100_000))
+        kilohertz = ctypes.c_int()
+        code = self.library.hipDeviceGetAttribute(ctypes.byref(kilohertz), WALL_CLOCK_RATE, 0)
+        return {"reported": kilohertz.value / 1e6 if code == 0 else 0.0, "measured": 1_000_000 / max(1, long - short)}
 
     def launch(self, kernel, *arguments, stream=None, form="ModuleLaunchKernel", blocks=None):
         """Launches a kernel that fills the device."""
@@ -205,7 +254,7 @@ class Device:
     def name(self):
         """The name of the device."""
         if self.standin:
-            return "stand-in for an AMD GPU"
+            return "stand-in for HIP"
         name = ctypes.create_string_buffer(256)
         self.call("DeviceGetName", name, 256, 0)
         return name.value.decode()
@@ -215,3 +264,9 @@ class Device:
         version = ctypes.c_int()
         self.call("RuntimeGetVersion" if self.hip else "DriverGetVersion", ctypes.byref(version))
         return version.value
+
+    def count(self):
+        """The number of devices."""
+        count = ctypes.c_int()
+        self.call("GetDeviceCount" if self.hip else "DeviceGetCount", ctypes.byref(count))
+        return count.value

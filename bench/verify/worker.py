@@ -7,15 +7,24 @@
     worker.py PLATFORM rounds COUNT COMMANDS LENGTH_US
     worker.py PLATFORM resets COUNT
     worker.py PLATFORM cost BATCHES
-    worker.py PLATFORM models
+    worker.py PLATFORM busy COUNT COMMANDS LENGTH_US PERIOD_MS
+    worker.py PLATFORM steady kernel|memset|copy LENGTH
+    worker.py PLATFORM suspend LIBRARY LEVEL COUNT LENGTH_US
+    worker.py PLATFORM runtimes [SECOND_RUNTIME]
+    worker.py PLATFORM collectives ROUNDS
+    worker.py PLATFORM results
 """
 
 import ctypes
 import json
+import os
+import select
 import sys
 import time
 
-from device import Device, Failure
+from collectives import collectives
+from device import Device, Failure, libraries_of_packages
+from results import results
 
 
 def emit(value):
@@ -31,7 +40,7 @@ def forms(device):
     launches = ["ModuleLaunchKernel", "ModuleLaunchCooperativeKernel"]
     if device.hip:
         launches += ["ExtModuleLaunchKernel", "HccModuleLaunchKernel"]
-    results = {}
+    outcomes = {}
     number = 0.0
     for form in launches:
         for name, stream in streams.items():
@@ -41,11 +50,11 @@ def forms(device):
                 device.launch("fill", *arguments, stream=stream, form=form, blocks=1)
                 device.synchronize(stream)
                 is_right = device.floats(memory, count) == [number] * count
-                results[f"{form} on {name}"] = "right" if is_right else "wrong"
+                outcomes[f"{form} on {name}"] = "right" if is_right else "wrong"
             except (Failure, AttributeError) as error:
-                results[f"{form} on {name}"] = str(error)
-    results["graph"] = graph(device, streams["own"])
-    emit(results)
+                outcomes[f"{form} on {name}"] = str(error)
+    outcomes["graph"] = graph(device, streams["own"])
+    emit(outcomes)
 
 
 def graph(device, stream):
@@ -72,6 +81,9 @@ def graph(device, stream):
 
 def requests(device, count, commands, length_us, period_ms):
     """Prints the duration of each request in microseconds."""
+    # The first kernel of a process initializes much; it is not measured.
+    device.spin(10)
+    device.synchronize()
     following = time.monotonic()
     for _ in range(count):
         begin = time.monotonic()
@@ -133,58 +145,149 @@ def cost(device, batches):
     emit(best)
 
 
-def models():
-    """Runs PyTorch: random numbers, products, convolutions, streams, a model. Results must equal those on the CPU."""
-    try:
-        import torch
-    except ImportError:
-        emit({"skipped": "PyTorch is not installed"})
+def busy(device, count, commands, length_us, period_ms):
+    """Requests, each of which is waited for. Prints when the first launch of each returned and when it ended, in nanoseconds of the machine's
+    clock. Before that launch the thread may wait for a processor, while the device has no work of this program."""
+    stream = device.stream()
+    device.spin(10, stream)
+    device.synchronize(stream)
+    following = time.monotonic()
+    for _ in range(count):
+        device.spin(length_us, stream)
+        begin = time.monotonic_ns()
+        for _ in range(commands - 1):
+            device.spin(length_us, stream)
+        device.synchronize(stream)
+        emit([begin, time.monotonic_ns()])
+        following = max(following + period_ms / 1000, time.monotonic())
+        time.sleep(max(0.0, following - time.monotonic()))
+
+
+def steady(device, kind, length):
+    """Repeats one operation, each waited for, until its input is closed. Prints when each completed."""
+    stream = device.stream()
+    size = ctypes.c_size_t(length)
+    if kind == "kernel":
+        def launch():
+            device.spin(length, stream)
+    elif kind == "memset":
+        memory = device.allocate(length)
+        name, value = ("MemsetAsync", ctypes.c_int(7)) if device.hip else ("MemsetD8Async", ctypes.c_ubyte(7))
+
+        def launch():
+            device.call(name, memory, value, size, stream)
+    else:
+        source, target = device.allocate(length), device.allocate(length)
+        name, more = ("MemcpyAsync", [ctypes.c_int(3)]) if device.hip else ("MemcpyDtoDAsync", [])
+
+        def launch():
+            device.call(name, target, source, size, *more, stream)
+    completed = []
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        launch()
+        device.synchronize(stream)
+        completed.append(time.monotonic_ns())
+        if len(completed) == 3:
+            emit("running")
+    emit(completed)
+
+
+def suspend(device, library, level, count, length_us):
+    """Suspends and resumes the queue of a running kernel with the C interface. Prints the times in microseconds, and how often
+    the kernel was stopped."""
+    api = ctypes.CDLL(library)
+    stream = device.stream()
+    device.spin(100, stream)
+    device.synchronize(stream)
+    hardware, queue = ctypes.c_uint64(), ctypes.c_uint64()
+    create = api.HipQueueCreate if device.hip else api.CudaQueueCreate
+
+    def check(code, what):
+        if code != 0:
+            raise Failure(f"{what}: error {code}")
+    check(create(ctypes.byref(hardware), stream), "creating the queue's handle")
+    check(api.XQueueCreate(ctypes.byref(queue), hardware, ctypes.c_int64(level), ctypes.c_int64(0)), f"requesting level {level}")
+    times = {"suspend_us": [], "resume_us": [], "stopped": 0, "resumed": 0}
+    query = device.function("StreamQuery")
+    for _ in range(count):
+        device.spin(length_us, stream)
+        begin = time.perf_counter_ns()
+        check(api.XQueueSuspend(queue, ctypes.c_int64(0)), "XQueueSuspend")
+        suspended = time.perf_counter_ns()
+        # Twice the kernel's time: it would have completed if it were not stopped.
+        time.sleep(2 * length_us / 1e6)
+        times["stopped"] += query(stream) != 0
+        restart = time.perf_counter_ns()
+        check(api.XQueueResume(queue, ctypes.c_int64(0)), "XQueueResume")
+        resumed = time.perf_counter_ns()
+        device.synchronize(stream)
+        times["resumed"] += query(stream) == 0
+        times["suspend_us"].append(round((suspended - begin) / 1000, 1))
+        times["resume_us"].append(round((resumed - restart) / 1000, 1))
+    emit(times)
+
+
+def runtimes(platform, second):
+    """Uses two copies of the runtime in one process, by turns."""
+    given = os.environ.get("VERIFY_RUNTIME")
+    copies = [given, second] if second else [None, *libraries_of_packages("libamdhip64")[:1]]
+    if len(copies) < 2:
+        emit({"skipped": "there is one copy of the runtime"})
         return
-    if not torch.cuda.is_available():
-        emit({"skipped": "PyTorch sees no device"})
+    devices = [Device(platform, copy) for copy in copies]
+    paths = {line.split()[-1] for line in open("/proc/self/maps", encoding="utf-8") if "libamdhip64" in line}
+    if len(paths) < 2:
+        emit({"skipped": "all names lead to one copy of the runtime"})
         return
-    torch.manual_seed(1)
-    results = {"torch": torch.__version__, "randn": tuple(torch.randn(64, 64, device="cuda").shape) == (64, 64)}
-    a, b = torch.randn(128, 128), torch.randn(128, 128)
-    results["matmul"] = torch.allclose((a.cuda() @ b.cuda()).cpu(), a @ b, atol=1e-2)
-    layer, image = torch.nn.Conv2d(3, 8, 3), torch.randn(1, 3, 32, 32)
-    expected = layer(image)
-    results["conv"] = torch.allclose(layer.cuda()(image.cuda()).cpu(), expected, atol=1e-2)
-    stream = torch.cuda.Stream(priority=-1)
-    with torch.cuda.stream(stream):
-        total = torch.ones(1000, device="cuda").sum()
-    stream.synchronize()
-    results["stream"] = total.item() == 1000
-    model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 10)).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    x, y = torch.randn(512, 256, device="cuda"), torch.randint(0, 10, (512,), device="cuda")
-    losses = []
-    for _ in range(20):
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    results["training"] = losses[-1] < losses[0]
-    emit(results)
+    outcome = {"copies": len(paths), "right": 0, "rounds": 0}
+    streams = [device.stream() for device in devices]
+    memory = [device.allocate(4 * 100) for device in devices]
+    for number in range(1, 21):
+        for device, stream, place in zip(devices, streams, memory):
+            device.spin(100, stream)
+            device.launch("fill", ctypes.c_void_p(place.value), ctypes.c_float(number), ctypes.c_uint64(100), stream=stream, blocks=1)
+            device.synchronize(stream)
+            outcome["rounds"] += 1
+            outcome["right"] += device.floats(place, 100) == [number] * 100
+    emit(outcome)
 
 
 def main():
-    platform, what, numbers = sys.argv[1], sys.argv[2], [int(text) for text in sys.argv[3:]]
-    if what == "models":
-        models()
+    platform, what, words = sys.argv[1], sys.argv[2], sys.argv[3:]
+    if what == "results":
+        emit(results())
+        return
+    if what == "collectives":
+        emit(collectives(platform, *map(int, words)))
+        return
+    if what == "runtimes":
+        runtimes(platform, words[0] if words else None)
         return
     if what == "resets":
-        resets(platform, *numbers)
+        resets(platform, *map(int, words))
         return
     device = Device(platform)
+    if what == "steady":
+        steady(device, words[0], int(words[1]))
+        return
+    if what == "suspend":
+        suspend(device, words[0], *map(int, words[1:]))
+        return
+    numbers = [int(text) for text in words]
     if what == "describe":
-        emit({"device": device.name(), "version": device.version()})
+        clock = device.clock() if platform == "hip" else None
+        emit({"device": device.name(), "version": device.version(), "devices": device.count(), "clock": clock})
     elif what == "forms":
         forms(device)
     elif what == "requests":
         requests(device, *numbers)
+    elif what == "busy":
+        busy(device, *numbers)
     elif what == "work":
+        if "VERIFY_START" in os.environ:
+            # Several programs that begin together: initializing the runtime takes seconds, and not always the same.
+            emit("ready")
+            sys.stdin.readline()
         end = time.monotonic() + numbers[0]
         work(device, lambda _: time.monotonic() < end, *numbers[1:])
     elif what == "rounds":

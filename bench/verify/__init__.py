@@ -1,0 +1,1 @@
+"""The verification of XSched on a machine: scripts/verify starts it."""
