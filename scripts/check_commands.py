@@ -38,6 +38,8 @@ OTHER = {"sudo", "docker", "podman", "kubectl", "systemctl", "git", "dpkg", "apt
 # Words that stand for something of the reader's.
 PLACEHOLDER = r"(?:^|[\s=:])((?:PID|FILE|NAME|DIR|DIRECTORY|PROGRAM|COMMAND|CRATE|ADDR|PORT|POLICY|PATH/TO/\S+)(?:\.\w+)?)(?=\s|$)"
 SERVICE = r"xsched serve|xserver"
+# `xcli` uses this port unless it is given another.
+XCLI_PORT = 50000
 COMMAND_TIMEOUT_S = 60
 SERVICE_START_TIMEOUT_S = 20
 SCREEN_S = 2
@@ -241,12 +243,13 @@ class Sandbox:
 
     def start_service(self):
         if self.service is None:
-            # `xcli` uses this port unless it is given another.
             log = os.path.join(self.directory, "service.log")
             with open(log, "w", encoding="utf-8") as errors:
-                self.service = self.spawn(["xsched", "serve", "--quiet", "--http", "127.0.0.1:50000"], errors=errors)
+                self.service = self.spawn(["xsched", "serve", "--quiet", "--http", f"127.0.0.1:{XCLI_PORT}"], errors=errors)
             end = time.monotonic() + SERVICE_START_TIMEOUT_S
-            while subprocess.run(["xsched", "policy"], env=self.environment, capture_output=True).returncode != 0:
+            # Two commands, because the service listens at its socket and at its port at different times.
+            while any(subprocess.run(query, env=self.environment, capture_output=True).returncode != 0
+                      for query in (["xsched", "policy"], ["xcli", "policy", "-q"])):
                 if time.monotonic() > end:
                     with open(log, encoding="utf-8") as errors:
                         sys.exit(f"check_commands: the service does not start: {errors.read().strip()}")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks the Markdown pages: links resolve, the index of docs/ is complete, every environment variable is described, the
-error messages in docs/troubleshooting.md are ones that the program prints, and counts of lines of code are correct.
+error messages in docs/troubleshooting.md are ones that the program prints, the tests that docs/security.md names exist, translated pages have the commands and figures of
+the originals, docs/amd.md lists those of its platform, and counts of lines of code are correct.
 
     python3 scripts/check_docs.py
     python3 scripts/check_docs.py --installed DIRECTORY     only the links of pages below an installation's directory
@@ -107,6 +108,26 @@ def messages():
                     yield f"docs/troubleshooting.md: no source contains “{piece}” (of “{message}”)"
 
 
+def platform_messages():
+    """Messages of the HIP platform that docs/amd.md does not list, and messages that it lists but no source contains."""
+    page, sources = "docs/amd.md", ""
+    for path in files("crates/xsched-lib/src/platforms/hip/*.rs"):
+        if "/doctor" not in path:
+            sources += re.sub(r"\\\n\s*", "", read(path))
+    table = re.search(r"^## Messages$(.*?)^## ", read(page), re.MULTILINE | re.DOTALL)[1]
+    reported = re.findall(r'report\(\s*Severity::\w+,\s*format_args!\(\s*"((?:[^"\\]|\\.)*)"', sources)
+    reported += re.findall(r'let line =\s*(?:format_args!\(\s*)?"((?:[^"\\]|\\.)*)"', sources)
+    for message in reported:
+        pieces = [piece.strip(" .:,()`") for piece in re.split(r"\{[^}]*\}", message)]
+        missing = [piece for piece in pieces if len(piece) > 3 and piece not in table]
+        if missing:
+            yield f"{page}: the messages do not contain “{missing[0]}” (of “{message}”)"
+    for message in re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE):
+        for piece in (piece.strip(" .:,()`") for piece in re.split(r"\.\.\.|\b\d+\b|/dev/kfd|libamdhip64\.so|XSCHED_\w+|: | by |\b(?:HIP|HSA|level)\b", message)):
+            if len(piece) > 3 and piece not in sources:
+                yield f"{page}: no source contains “{piece}” (of “{message}”)"
+
+
 def lines_of_code(path):
     """The lines of a Rust source without tests, comments and blank lines."""
     text = re.sub(r"^#\[cfg\(test\)\]\nmod \w+( \{.*|;\n)", "", read(path), flags=re.MULTILINE | re.DOTALL)
@@ -128,6 +149,25 @@ def counts():
         above = [*above, lines] if file else []
         if lines != int(count):
             yield f"{page}: {what} has {lines} lines, not {count}"
+
+
+def claims():
+    """Claims in docs/security.md without a test, or with one that does not exist or is ignored."""
+    page = "docs/security.md"
+    table = re.search(r"<!-- claims -->(.*?)<!-- end -->", read(page), re.DOTALL)[1]
+    rows = [row for row in table.strip().splitlines()[2:] if row.startswith("|")]
+    if not rows:
+        yield f"{page}: has no claims"
+    for row in rows:
+        claim = row.split("|")[1].strip()
+        tests = re.findall(r"`([\w./-]+): (\w+)`", row)
+        if not tests:
+            yield f"{page}: no test for “{claim}”"
+        for file, function in tests:
+            if not os.path.exists(os.path.join(ROOT, file)):
+                yield f"{page}: {file} does not exist (of “{claim}”)"
+            elif not re.search(rf"#\[test\]\n\s*fn {function}\(", read(file)):
+                yield f"{page}: {file} has no test {function} (of “{claim}”)"
 
 
 MAX_HOPS = 7
@@ -157,11 +197,30 @@ def glossary():
         yield f"docs/glossary.md: defines {len(terms)} terms, not 1 to {MAX_TERMS}"
 
 
+TRANSLATIONS = {"README.zh-CN.md": "README.md", "docs/zh-CN/getting-started.md": "docs/getting-started.md", "docs/zh-CN/amd.md": "docs/amd.md"}
+
+
+def translations():
+    """Translated pages whose commands or figures are not those of the original."""
+    blocks = lambda text: re.findall(r"^```.*?^```", text, flags=re.MULTILINE | re.DOTALL)
+    figures = lambda text: re.findall(r"\d+\.\d+ (?:ms|it/s)", text)
+    for page, original in TRANSLATIONS.items():
+        translated, text = read(page), read(original)
+        # A translation may end before the original.
+        expected = blocks(text)[:len(blocks(translated))]
+        if not expected or blocks(translated) != expected:
+            yield f"{page}: the code blocks are not the first ones of {original}"
+        if figures(translated) != figures(text)[:len(figures(translated))]:
+            yield f"{page}: the figures are not those of {original}"
+        commands = set(re.findall(r"`((?:xsched|scripts/|make|pip|cargo) ?[^`]*)`", translated)) - set(re.findall(r"`([^`]*)`", text))
+        yield from (f"{page}: {original} does not have the command `{command}`" for command in sorted(commands))
+
+
 def main():
     if sys.argv[1:2] == ["--installed"]:
         return check_installed(sys.argv[2])
     found = [line for path in files("*.md") for line in links(path)]
-    found += [*index(), *variables(), *messages(), *counts(), *hops(), *glossary()]
+    found += [*translations(), *index(), *variables(), *messages(), *platform_messages(), *counts(), *hops(), *glossary(), *claims()]
     for line in found:
         print(line)
     if found:
