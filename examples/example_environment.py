@@ -33,7 +33,8 @@ def find(name, what):
 class ExampleEnvironment:
     """A temporary directory with a socket and a device; leaving the block ends all programs."""
 
-    def __init__(self, device):
+    def __init__(self, device, service=()):
+        """`service`: more options of `xsched serve`."""
         self.directory = tempfile.mkdtemp(prefix="xsched-example-")
         self.xsched = find("xsched", "build it with `cargo build --release --workspace`, or `pip install ./python`")
         self.environment = dict(os.environ, XSCHED_SOCKET=os.path.join(self.directory, "socket"))
@@ -42,13 +43,14 @@ class ExampleEnvironment:
             self.environment.update(XSIM_LIBRARY=library, XSIM_DEVICE=os.path.join(self.directory, "device"),
                                     PYTHONPATH=os.path.join(HERE, "fake_torch"))
         self.children = []
+        self.service = service
 
     def _torch_has_a_gpu(self):
         query = "import torch, sys; sys.exit(not torch.cuda.is_available())"
         return subprocess.run([sys.executable, "-c", query], capture_output=True).returncode == 0
 
     def __enter__(self):
-        self.start([self.xsched, "serve", "--quiet"])
+        self.start([self.xsched, "serve", "--quiet", *self.service])
         while not os.path.exists(self.environment["XSCHED_SOCKET"]):
             time.sleep(0.01)
         name = "import torch; print(torch.cuda.get_device_name())"

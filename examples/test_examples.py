@@ -47,6 +47,18 @@ class Examples(unittest.TestCase):
         self.assertIn("gets status 400: priority `urgent` is out of range", text)
         self.check_readme("model-server", text)
 
+    def test_focused_program_runs_first(self):
+        text = printed("window-focus")
+        editor, player = numbers(text, "editor"), numbers(text, "player")
+        self.assertGreater(editor[0], player[0], f"the editor has the focus\n{text}")
+        self.assertGreater(player[1], editor[1], f"the player has the focus\n{text}")
+
+    def test_monitor_without_a_service_says_what_to_start(self):
+        code = "import monitor; monitor.set_focus(1, 0)"
+        done = subprocess.run([sys.executable, "-c", code], cwd=os.path.join(HERE, "window-focus"), capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+        self.assertIn("start `xserver AWF 1`", done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

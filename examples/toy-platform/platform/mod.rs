@@ -9,13 +9,19 @@ mod vendor;
 use std::ffi::c_void;
 
 use crate::hooks::hooks;
+use crate::loader::VendorIdentity;
 use crate::platforms::Platform;
 use crate::queue_hooks;
 use crate::tracked_queue::ApiQueue;
 use vendor::{Code, Queue};
 
+/// The vendor's own library.
+static VENDOR: VendorIdentity =
+    VendorIdentity { exports: &[c"toy_queue_create", c"toy_event_query"], files: &["libtoy.so"] };
+
 /// The platform, for the registry.
 pub(crate) static PLATFORM: Platform = Platform {
+    vendor: &VENDOR,
     hooks: &[&LIBRARY],
     bypasses_hook: None,
     observe_ioctl: None,
