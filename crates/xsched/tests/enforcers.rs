@@ -22,10 +22,10 @@ use xsched_ipc::protocol::{Reply, Request, Target, TaskState};
 const SLOW_KERNEL_US: &str = "200000";
 /// Kernels of 0.3 ms reach a stop point about every 1 ms.
 const FAST_KERNEL_US: &str = "300";
-/// How often the slow process is suspended on both GPUs.
-const SUSPENSIONS: usize = 9;
-/// How long the slow process runs before it is suspended.
-const SETTLE_TIME: Duration = Duration::from_millis(20);
+/// How often the slow process loses both GPUs.
+const SWITCHES: usize = 9;
+/// How long the slow process runs alone before that: longer than a time slice of 200 ms, so that the next process need not wait for its end.
+const TIME_ALONE: Duration = Duration::from_millis(300);
 /// How long one switch may take before the test fails.
 const SWITCH_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -72,29 +72,26 @@ fn switch(machine: &CudaMachine, request: &Request, process: &TestProgram) -> [u
     latencies.map(Option::unwrap)
 }
 
-/// Suspends the slow process on both GPUs several times: the next process starts on each GPU when the slow one has drained. Returns the sorted latencies on each GPU.
-fn suspension_latencies(program: &str) -> [Vec<u64>; 2] {
+/// Resumes a process beside the slow one several times: it has the same priority and has had less, so it starts on each GPU when the slow
+/// process has drained. Returns the sorted latencies on each GPU.
+fn switch_latencies(program: &str) -> [Vec<u64>; 2] {
     let machine = CudaMachine::with_devices(TestEnvironment::with_service(), "2");
     let _leaders = ["0", "1"].map(|gpu| idle_leader(&machine, gpu));
     let slow =
         TestProgram::spawn(machine.run(&["--priority", "0"], &[program, SLOW_KERNEL_US, FAST_KERNEL_US]));
     slow.next_line();
     let next =
-        TestProgram::spawn(machine.run(&["--priority", "-10"], &[program, FAST_KERNEL_US, FAST_KERNEL_US]));
+        TestProgram::spawn(machine.run(&["--priority", "0"], &[program, FAST_KERNEL_US, FAST_KERNEL_US]));
     wait_until("both processes use both GPUs", || {
         states(&machine, &slow).len() == 2 && states(&machine, &next).len() == 2
     });
-    let slow_process = Target::Pid(slow.pid());
+    let next_process = Target::Pid(next.pid());
     let mut latencies = [Vec::new(), Vec::new()];
-    for _ in 0..SUSPENSIONS {
-        switch(&machine, &Request::Resume(slow_process.clone()), &slow);
-        wait_until("the next process waits for both GPUs", || {
-            states(&machine, &next) == [TaskState::Held; 2]
-        });
-        // The GPUs are to run kernels of the slow process by now.
-        std::thread::sleep(SETTLE_TIME);
-        let suspend = Request::Suspend(slow_process.clone());
-        for (latencies, latency) in latencies.iter_mut().zip(switch(&machine, &suspend, &next)) {
+    for _ in 0..SWITCHES {
+        switch(&machine, &Request::Suspend(next_process.clone()), &slow);
+        std::thread::sleep(TIME_ALONE);
+        let resume = Request::Resume(next_process.clone());
+        for (latencies, latency) in latencies.iter_mut().zip(switch(&machine, &resume, &next)) {
             latencies.push(latency);
         }
     }
@@ -108,7 +105,7 @@ fn suspension_latencies(program: &str) -> [Vec<u64>; 2] {
 fn gpu_that_is_slow_to_stop_does_not_delay_the_stop_of_another_gpu() {
     let program = two_gpus();
     retry_comparison(
-        || suspension_latencies(&program),
+        || switch_latencies(&program),
         |[first, second]| {
             print_latencies(&[("first GPU, slow kernels", &first), ("second GPU", &second)]);
             let [first, second] = [&first, &second].map(|latencies| percentile(latencies, 50));
