@@ -90,6 +90,10 @@ def times(scenario):
     return f"{scenario['p50_ms']:.2f} / {scenario['p99_ms']:.2f} / {scenario['max_ms']:.2f} ms"
 
 
+def spread(cell, digits=2):
+    return f"{cell['median']:.{digits}f} ({cell['low']:.{digits}f} to {cell['high']:.{digits}f})"
+
+
 def mean(values):
     return statistics.fmean(values)
 
@@ -99,11 +103,12 @@ class Report:
 
     def __init__(self, results):
         self.results, self.parts, self.pictures = results, {}, {}
-        for name in ("comparison", "latency", "micro", "overhead", "shares", "backgrounds", "eager", "tokens"):
+        for name in ("comparison", "latency", "micro", "overhead", "shares", "backgrounds", "tokens"):
             lines = getattr(self, name)()
             only = "table" if name in ("comparison", "micro") else name
             self.parts[name] = lines or f"Not measured yet: `python3 bench/gpu/run.py --xsched PATH/TO/xsched --only {only}`."
         self.parts["busy-cpus"] = self.busy_cpus() or "Not measured yet: `python3 bench/gpu/busy_cpus.py --xsched PATH/TO/xsched`."
+        self.parts["services"] = self.services() or "Not measured yet: `python3 bench/gpu/services.py --xsched PATH/TO/xsched`."
         self.parts["short"] = self.short() or "Not measured yet."
         self.parts["short-zh"] = self.short(CHINESE) or "尚未测量。"
         self.parts["hip-runtime"] = self.hip_runtime() or "Not measured yet: `python3 bench/hip_runtime.py`."
@@ -280,10 +285,6 @@ class Report:
         part, data, name = self.results.section("busy_cpus")
         if not part:
             return None
-
-        def spread(cell, digits=2):
-            return f"{cell['median']:.{digits}f} ({cell['low']:.{digits}f} to {cell['high']:.{digits}f})"
-
         lines, counts = [], set()
         for scenario in (scenario for scenario in part.values() if "loads" in scenario):
             for load, cells in scenario["loads"].items():
@@ -312,8 +313,8 @@ class Report:
 
         return next(filter(is_complete, self.results.all("table", kind)), (None, None, None))
 
-    def services(self, kind):
-        part, data, name = self.complete_services(kind)
+    def tokens(self):
+        part, data, name = self.complete_services("tokens")
         if not part:
             return None
         lines = []
@@ -325,12 +326,26 @@ class Report:
                               f"{figure['p99_ms'] / alone['p99_ms']:.2f}" if alone else "", f"{mean(low):.1f} it/s" if low else ""))
         return f"{source(data, name)}. Alone: measured in the same process.\n\n{head('', '', 'p50 / p99 / max', 'p99 / alone', 'background')}\n{rows(*lines)}"
 
-    def eager(self):
-        return self.services("eager")
-
-    def tokens(self):
-        return self.services("tokens")
-
+    def services(self):
+        """Services beside trainings; those that are limited by their host are also measured alone in the process that XSched schedules."""
+        part, data, name = self.results.section("services")
+        if not part:
+            return None
+        lines = []
+        for scenario in part.values():
+            settings = scenario["settings"]
+            for setting, cell in settings.items():
+                alone = settings.get("alone under xsched", settings["alone"]) if setting == "xsched" else settings["alone"]
+                training, native = cell.get("trainings_it_per_s"), settings["native"]["trainings_it_per_s"]["median"]
+                beside = "".join(f"; {model} p99 {spread(other['p99_ms'])}" for model, other in cell["others"].items())
+                requests = cell["all_requests"]
+                ratios = " / ".join(f"{cell[key]['median'] / alone[key]['median']:.2f}" for key in ("p50_ms", "p99_ms"))
+                lines.append((scenario["what"], SHORT[BUSY.get(setting, setting)], spread(cell["p50_ms"]), spread(cell["p99_ms"]) + beside,
+                              "" if setting.startswith("alone") else ratios, f"{requests['p99_ms']:.2f} of {requests['n']}",
+                              f"{spread(training)} it/s, {training['median'] / native:.2f}" if training else ""))
+        return (f"{source(data, name)}, {data['cpus']} cores. Medians of interleaved repetitions, with the lowest and the highest. The p99 of a repetition of fewer than 100 requests is its "
+                f"maximum. The ratios of XSched are to the same process alone, where that was measured.\n\n"
+                f"{head('', '', 'p50 ms', 'p99 ms', 'p50 / p99, ratio to alone', 'p99 ms, all requests', 'trainings, and ratio to native')}\n{rows(*lines)}")
 
     def hip_runtime(self):
         """Figures of AMD's real runtimes, a column each."""
