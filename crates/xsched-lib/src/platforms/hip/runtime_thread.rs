@@ -212,23 +212,44 @@ impl RuntimeThread {
     /// Whether the thread is blocked since a caller gave up: by the loader's lock, or inside the job of another caller, where
     /// the runtime takes that lock. A thread that got the lock may be ready to run, and is worth waiting for.
     fn is_still_blocked(&self) -> bool {
-        self.is_blocked.load(Ordering::Acquire) && is_sleeping(self.id.load(Ordering::Acquire))
+        self.is_blocked.load(Ordering::Acquire) && waits_for_lock(self.id.load(Ordering::Acquire))
     }
 
     /// Whether the thread, which has not begun a job after so many intervals, waits for the loader's lock. On a busy machine it
     /// may be ready to run instead.
     fn is_blocked_by_loader(&self, intervals: u32) -> bool {
         let id = self.id.load(Ordering::Acquire);
-        let waits = id != 0 && self.is_taking_loader_lock.load(Ordering::Acquire) && is_sleeping(id);
+        let waits = id != 0 && self.is_taking_loader_lock.load(Ordering::Acquire) && waits_for_lock(id);
         waits || intervals >= BEGIN_INTERVALS
     }
 }
 
-/// Whether a thread of this process sleeps in the kernel.
-fn is_sleeping(id: i32) -> bool {
+/// Whether a thread of this process sleeps in the kernel, and not because of a lock that was unlocked since: the thread that unlocks
+/// wakes one waiter, and the next one sleeps until that one has run, which takes long on a busy machine.
+fn waits_for_lock(id: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{id}/stat")).unwrap_or_default();
     // The state follows the name, which is in parentheses.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+    let is_sleeping = stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'));
+    is_sleeping && has_futex_changed(id) != Some(true)
+}
+
+/// Whether the word that a thread of this process waits for has changed since it began to wait. None if it waits for something else,
+/// or the kernel does not tell.
+fn has_futex_changed(id: i32) -> Option<bool> {
+    let call = std::fs::read_to_string(format!("/proc/self/task/{id}/syscall")).ok()?;
+    let mut words = call.split(' ');
+    if words.next()?.parse() != Ok(libc::SYS_futex) {
+        return None;
+    }
+    let mut argument = || usize::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+    let (address, _operation, expected) = (argument()?, argument()?, argument()?);
+    let mut word = 0u32;
+    let [local, remote] = [ptr::from_mut(&mut word).cast(), ptr::without_provenance_mut(address)]
+        .map(|start| libc::iovec { iov_base: start, iov_len: size_of::<u32>() });
+    // SAFETY: `local` is valid; the kernel checks the other address, which may have been unmapped meanwhile.
+    let copied =
+        unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    (copied == 4).then_some(word as usize != expected)
 }
 
 /// Runs `work` on the thread and returns its result. None if the process exits, if `work` panics, if the thread is blocked, or
