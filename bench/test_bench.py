@@ -8,6 +8,7 @@ import tempfile
 import time
 import types
 import unittest
+import unittest.mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "gpu"), os.path.join(os.path.dirname(HERE), "scripts")]
@@ -16,6 +17,7 @@ import fault_injection.run
 import harness
 import hip_runtime
 import report
+import tools
 
 
 class Figures(unittest.TestCase):
@@ -31,6 +33,33 @@ class Figures(unittest.TestCase):
         self.assertEqual(harness.rates(steps, 4.0, 6.0, 2), [0, 0])
         with self.assertRaises(harness.Failure):
             harness.rates([], 0.0, 1.0)
+
+
+class Tools(unittest.TestCase):
+    """The comparison of a tool's findings, with scripts in place of the tool and of XSched."""
+
+    def compare(self, script, xsched="shift 2; exec \"$@\""):
+        directory = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, directory)
+        path = os.path.join(directory, "xsched")
+        with open(path, "w") as file:
+            file.write(f"#!/bin/sh\n{xsched}\n")
+        os.chmod(path, 0o755)
+        environment = types.SimpleNamespace(xsched=path, environment=dict(os.environ), directory=directory)
+        tool = lambda program: (["sh", "-c", script, "tool"], [program], lambda text: {"kernels": tools.find(r"kernels (.*)", text)})
+        found = {}
+        with unittest.mock.patch.dict(tools.TOOLS, {"a tool": tool}):
+            tools.compare(environment, "a tool", "/bin/true", found)
+        return found["a tool"]["different"]
+
+    def test_findings_are_compared_in_both_ways(self):
+        self.assertEqual(self.compare("echo kernels 3"), [])
+        self.assertEqual(self.compare('echo kernels ${CHANGED:-3}', 'shift 2; CHANGED=4 exec "$@"'), ["inside"])
+        self.assertEqual(self.compare('echo kernels 3; "$@"', "exit 7"), ["inside", "around"])
+
+    def test_tool_that_finds_nothing_without_xsched_is_skipped(self):
+        with self.assertRaisesRegex(harness.Missing, "finds nothing without XSched either: no GPU"):
+            self.compare("echo no GPU")
 
 
 class Programs(unittest.TestCase):
