@@ -48,11 +48,13 @@ fn no_wait_of_the_program_waits_for_held_launches() {
         let mut unseen = times.remove("memory").unwrap();
         unseen.sort_unstable();
         let unseen = percentile(&unseen, 50);
-        require(2 * unseen > SLACK_US, || format!("launches are held for {unseen} us only"))?;
+        require(4 * unseen > SLACK_US, || format!("launches are held for {unseen} us only"))?;
         assert_eq!(times.len(), 11);
         for (way, times) in times {
             let shortest = times.into_iter().min().unwrap();
-            require(4 * shortest < SLACK_US, || format!("waiting by {way} took {shortest} us"))?;
+            require(4 * shortest < unseen, || {
+                format!("waiting by {way} took {shortest} us, {unseen} us unseen")
+            })?;
         }
         Ok(())
     });
