@@ -4,6 +4,7 @@
 pub mod command;
 #[cfg(any(feature = "conformance", test))]
 pub mod conformance;
+mod control_character;
 pub mod deferral;
 pub mod gate;
 pub mod hal;
@@ -24,6 +25,7 @@ pub mod time;
 pub mod window;
 
 pub use command::{Outcome, Ticket};
+pub use control_character::is_control;
 pub use deferral::{Deferral, HoldPoint, NotDeferred};
 pub use gate::{
     Bound, BusyEnd, Epoch, FIRST_ORDER_TIMEOUT, Gate, GateCounts, HEARTBEAT, NoScheduler, Order,

@@ -8,7 +8,8 @@ use std::str::FromStr;
 
 use xsched_core::deferral::MAX_SLACK;
 use xsched_core::{
-    Deadline, Hints, Laxity, LevelRequest, Limit, Nanos, Priority, Share, Timeslice, parse_size, parse_time,
+    Deadline, Hints, Laxity, LevelRequest, Limit, Nanos, Priority, Share, Timeslice, is_control, parse_size,
+    parse_time,
 };
 use xsched_policy::{Params, PolicyInfo};
 
@@ -286,15 +287,6 @@ pub fn validate_name(text: &str) -> Result<String, String> {
         return Err("a name has no control characters".to_owned());
     }
     Ok(text.to_owned())
-}
-
-/// Whether a character controls the terminal or the order of the text around it. Names with such characters could pass for
-/// others.
-#[must_use]
-pub fn is_control(c: char) -> bool {
-    // Marks, embeddings, overrides and isolates of bidirectional text, and separators of lines and paragraphs.
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use xsched_core::{HintError, Priority, Share};
+use xsched_core::{HintError, Priority, Share, is_control};
 
 use crate::environment::validate_name;
 
@@ -69,10 +69,7 @@ impl Grant {
             return Err("a grant needs a control group or a token".to_owned());
         }
         if let Some(path) = &self.cgroup
-            && (!path.starts_with('/')
-                || path == "/"
-                || path.len() > 1_024
-                || path.chars().any(char::is_control))
+            && (!path.starts_with('/') || path == "/" || path.len() > 1_024 || path.chars().any(is_control))
         {
             return Err(format!(
                 "control group {path:?}: write the path as in /proc/PID/cgroup, for example /slurm/job_123"
@@ -119,7 +116,7 @@ fn validate_label(name: &str, value: &str) -> Result<(), String> {
     if !is_name {
         return Err(format!("label {name:?}: a name consists of letters, digits and underscores"));
     }
-    if value.len() > MAX_LABEL_LENGTH || value.chars().any(crate::environment::is_control) {
+    if value.len() > MAX_LABEL_LENGTH || value.chars().any(is_control) {
         return Err(format!("label {name}: a value has at most {MAX_LABEL_LENGTH} printable bytes"));
     }
     Ok(())
@@ -155,6 +152,7 @@ mod tests {
             (Grant { cgroup: None, ..grant() }, "control group or a token"),
             (Grant { cgroup: Some("/".to_owned()), ..grant() }, "control group"),
             (Grant { cgroup: Some("job".to_owned()), ..grant() }, "control group"),
+            (Grant { cgroup: Some("/job\u{202e}".to_owned()), ..grant() }, "control group"),
             (Grant { token: Some("short".to_owned()), ..grant() }, "token"),
             (Grant { priority: Some(300), ..grant() }, "priority"),
             (Grant { share: Some(0), ..grant() }, "share"),

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
-use xsched_core::{Deadline, Level, Nanos, Priority, Share, Timeslice};
+use xsched_core::{Deadline, Level, Nanos, Priority, Share, Timeslice, is_control};
 
 /// A time as a simulation file writes it: a number and a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,7 +126,7 @@ pub(crate) fn sigma<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D
 /// The name of a device, a machine, a process or a task. It is shown in tables, so it must not be empty and must fit one line.
 pub(crate) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let name = String::deserialize(deserializer)?;
-    if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {
+    if name.is_empty() || name.len() > 64 || name.chars().any(is_control) {
         return Err(de::Error::custom(format!("name {name:?} is not usable: allowed is 1 to 64 characters")));
     }
     Ok(name)

@@ -169,7 +169,7 @@ fn search_finds_the_boundary() {
 #[test]
 fn trace_columns_are_found_by_name() {
     let trace = trace(
-        "\u{feff}Name,GPUs,color,arrival,work,kind,utilization,rate,request,priority,arrivals\r\n\
+        "\u{feff}Name,GPUs,col\u{202e}or,arrival,work,kind,utilization,rate,request,priority,arrivals\r\n\
          \"a, b\",4,red,20,100,,0.5,,,,\r\n\
          s,2,blue,10,,service,0.2,,5,normal,periodic\r\n\
          \r\n"

@@ -166,6 +166,11 @@ const DEVICES_AND_NAMES: &[Case] = &[
         "name = \"\"",
         "line 25: `name`: name \"\" is not usable: allowed is 1 to 64 characters",
     ),
+    (
+        "name = \"training\"",
+        "name = \"gn\\u202Ekrow\"",
+        "line 25: `name`: name \"gn\\u{202e}krow\" is not usable: allowed is 1 to 64 characters",
+    ),
 ];
 
 /// The structure of the file, and its limits.

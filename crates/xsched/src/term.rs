@@ -6,8 +6,7 @@ use std::io::{self, IsTerminal as _};
 use ratatui::crossterm::terminal;
 use ratatui::symbols::border;
 use ratatui::text::Span;
-use xsched_core::{DeviceId, DeviceKind};
-use xsched_ipc::environment::is_control;
+use xsched_core::{DeviceId, DeviceKind, is_control};
 use xsched_ipc::memory::format_size;
 use xsched_ipc::protocol::{TaskStatus, UnscheduledProcess};
 

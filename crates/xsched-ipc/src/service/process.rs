@@ -7,8 +7,7 @@ use std::io::Read as _;
 use std::os::fd::OwnedFd;
 
 use rustix::process::Pid;
-
-use crate::environment::is_control;
+use xsched_core::is_control;
 
 /// The maximum length of a text about a process, in bytes.
 const MAX_TEXT_LENGTH: usize = 512;

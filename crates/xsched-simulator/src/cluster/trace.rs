@@ -5,7 +5,7 @@
 use std::fmt;
 use std::io::BufRead;
 
-use xsched_core::Priority;
+use xsched_core::{Priority, is_control};
 
 use super::csv::{Cells, split};
 
@@ -149,7 +149,7 @@ impl Header {
                     return Err(TraceError::Header(format!("column `{lower}` occurs twice")));
                 }
                 Some(column) => header.at[column] = Some(index),
-                None => ignored.push(name.trim().chars().filter(|c| !c.is_control()).take(40).collect()),
+                None => ignored.push(shown(name.trim())),
             }
         }
         for needed in ["arrival", "gpus"] {
@@ -342,7 +342,7 @@ impl Trace {
 
 /// A cell for an error message: one line, not too long.
 fn shown(cell: &str) -> String {
-    cell.chars().filter(|c| !c.is_control()).take(40).collect()
+    cell.chars().filter(|c| !is_control(*c)).take(40).collect()
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "seven digits are more than a trace has")]
