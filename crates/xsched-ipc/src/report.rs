@@ -4,6 +4,11 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::threads::without_sigpipe;
+
 /// The severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -62,9 +67,20 @@ pub fn report_to_user(is_reported: &AtomicBool, what: fmt::Arguments<'_>) {
 
 fn write(what: fmt::Arguments<'_>) {
     let line = format!("xsched[{}]: {what}\n", std::process::id());
-    // One write without a lock: lines of several processes do not mix, and a fork meanwhile leaves no lock held.
-    // SAFETY: the line is valid for its length. A failed write is ignored.
-    let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+    write_to_stderr(line.as_bytes());
+}
+
+/// Writes a line to standard error, unless its reader has gone or does not read. Never blocks, and raises no SIGPIPE, which would
+/// end the program. One write without a lock: lines of several processes do not mix, and a fork meanwhile leaves no lock held.
+pub(crate) fn write_to_stderr(line: &[u8]) {
+    let stderr = std::io::stderr();
+    let mut ready = [PollFd::new(&stderr, PollFlags::OUT)];
+    let polled = poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    if polled.is_ok() && ready[0].revents().contains(PollFlags::OUT) {
+        // A pipe with room has room for a line of this length.
+        let line = &line[..line.len().min(libc::PIPE_BUF)];
+        without_sigpipe(|| rustix::io::write(&stderr, line) == Err(Errno::PIPE));
+    }
 }
 
 #[cfg(test)]

@@ -95,6 +95,32 @@ pub fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
+/// Calls `work`, which returns whether the kernel has raised SIGPIPE on this thread. The program does not receive that signal.
+pub(crate) fn without_sigpipe(work: impl FnOnce() -> bool) {
+    let blocked = BlockedSignals::all();
+    // One that the program has blocked itself stays pending.
+    let was_pending = is_sigpipe_pending();
+    if work() && !was_pending && is_sigpipe_pending() {
+        let mut sigpipe = MaybeUninit::uninit();
+        let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `sigemptyset` initializes the set, which the other calls change and read; the signal is blocked.
+        unsafe {
+            libc::sigemptyset(sigpipe.as_mut_ptr());
+            libc::sigaddset(sigpipe.as_mut_ptr(), libc::SIGPIPE);
+            libc::sigtimedwait(sigpipe.as_ptr(), std::ptr::null_mut(), &raw const no_wait);
+        }
+    }
+    drop(blocked);
+}
+
+fn is_sigpipe_pending() -> bool {
+    let mut pending = MaybeUninit::uninit();
+    // SAFETY: `sigpending` initializes the set.
+    unsafe {
+        libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1
+    }
+}
+
 /// Blocks all signals on this thread until it is dropped. Holds the previous mask.
 struct BlockedSignals(libc::sigset_t);
 

@@ -1,6 +1,6 @@
 //! A service whose scheduling thread hangs, in a process of its own: the binary of this test, started again with a role.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _, pipe};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -45,8 +45,8 @@ fn wait_for_packet(connection: &Connection) {
     assert_eq!(ready, Ok(1), "not within 60 s");
 }
 
-#[test]
-fn service_that_makes_no_rounds_aborts_and_closes_its_connections() {
+/// Has the service hang, whose messages go to `stderr`. Returns when it has aborted.
+fn hang_until_abort(stderr: impl Into<Stdio>) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("socket");
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -54,7 +54,7 @@ fn service_that_makes_no_rounds_aborts_and_closes_its_connections() {
         .env("WATCHDOG_TEST_SOCKET", &socket)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stderr(stderr)
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -68,6 +68,27 @@ fn service_that_makes_no_rounds_aborts_and_closes_its_connections() {
     wait_for_packet(&connection);
     assert!(matches!(connection.receive::<Reply>(true), Err(SocketError::Closed)));
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGABRT));
-    let error = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+}
+
+#[test]
+fn service_that_makes_no_rounds_aborts_and_closes_its_connections() {
+    let (reader, writer) = pipe().unwrap();
+    hang_until_abort(writer);
+    let error = std::io::read_to_string(reader).unwrap();
     assert!(error.contains("makes no rounds"), "{error}");
+}
+
+/// As after a restart of the system's log.
+#[test]
+fn service_that_makes_no_rounds_aborts_although_its_messages_have_no_reader() {
+    hang_until_abort(pipe().unwrap().1);
+}
+
+#[test]
+fn service_that_makes_no_rounds_aborts_although_its_messages_are_not_read() {
+    let (_reader, mut writer) = pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    while writer.write(&[0; 4_096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).unwrap();
+    hang_until_abort(writer);
 }

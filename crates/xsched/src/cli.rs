@@ -1,6 +1,7 @@
 //! The command line: parses it and runs the command.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -98,10 +99,15 @@ pub(crate) fn exit_code(name: &str, result: anyhow::Result<()>) -> ExitCode {
         // The reader of a pipe may close it early: `xsched ... | head` is no failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{name}: {error:#}");
+            message(format_args!("{name}: {error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes a line to standard error. If no program reads it any more, the command continues without it.
+pub(crate) fn message(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

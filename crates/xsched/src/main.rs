@@ -1,5 +1,11 @@
 //! The `xsched` program.
 
+#![deny(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "both panic if no program reads the output any more: use `writeln!` and `cli::message`"
+)]
+
 mod cli;
 mod commands;
 mod compat;

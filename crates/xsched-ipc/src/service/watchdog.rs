@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::manager::{notify_manager, watchdog_timeout};
 use crate::notifier::Notifier;
+use crate::report::write_to_stderr;
 
 /// How many times in a row the watchdog finds no round before it aborts. It counts its own wake-ups and not the time: a process
 /// that was stopped and continued has made no rounds meanwhile.
@@ -124,9 +125,10 @@ impl Shared {
         if self.rounds.load(Ordering::SeqCst) != before {
             return true;
         }
-        eprintln!(
-            "xsched: the scheduling thread makes no rounds: the service aborts; its programs run unscheduled until the next \
-             service runs"
+        // Never blocks: a service whose output is not read has to abort, too.
+        write_to_stderr(
+            b"xsched: the scheduling thread makes no rounds: the service aborts; its programs run unscheduled until the next \
+              service runs\n",
         );
         std::process::abort()
     }

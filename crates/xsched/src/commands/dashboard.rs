@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::cli::message;
 use crate::dashboard::{Address, Dashboard, FORWARDED_PORT, browser};
 use crate::tool::ToolConnection;
 
@@ -38,7 +39,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     if let Err(error) = ToolConnection::connect() {
         // The page connects as soon as a service runs.
-        eprintln!("xsched: {error}");
+        message(format_args!("xsched: {error}"));
     }
     let url = dashboard.url();
     let mut out = io::stdout();
@@ -47,21 +48,23 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut redirect = None;
     match &dashboard.address {
         Address::Unix(path) => {
-            eprintln!(
+            message(format_args!(
                 "forward the port first, on your machine: ssh -L {FORWARDED_PORT}:{} HOST",
                 path.display()
-            );
+            ));
         }
         Address::Tcp(address) if std::env::var_os("SSH_CONNECTION").is_some() => {
             let port = address.port();
-            eprintln!("from another machine, forward the port first: ssh -L {port}:127.0.0.1:{port} HOST");
+            message(format_args!(
+                "from another machine, forward the port first: ssh -L {port}:127.0.0.1:{port} HOST"
+            ));
         }
         Address::Tcp(_) => {}
     }
     if !args.no_open && args.unix.is_none() && browser::has_desktop() {
         match browser::open(&url) {
             Ok(file) => redirect = Some(file),
-            Err(error) => eprintln!("xsched: {error:#}: open the address above in a browser"),
+            Err(error) => message(format_args!("xsched: {error:#}: open the address above in a browser")),
         }
     }
     signals.forever().next();

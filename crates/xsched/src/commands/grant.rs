@@ -1,7 +1,7 @@
 //! `xsched grant`: gives rights to the processes of a job.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -160,7 +160,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let tool = ToolConnection::connect()?;
     let name = grant.name.clone();
     tool.request(&Request::Grant(grant)).with_context(|| format!("grant {name} was not given"))?;
-    println!("grant {name} is in force");
+    writeln!(io::stdout(), "grant {name} is in force")?;
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! `xsched revoke`: ends a grant.
 
+use std::io::{self, Write as _};
+
 use anyhow::Context as _;
 use xsched_ipc::protocol::Request;
 
@@ -19,6 +21,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let tool = ToolConnection::connect()?;
     let name = term::printable(&args.name);
     tool.request(&Request::Revoke(args.name.clone())).with_context(|| format!("cannot revoke {name}"))?;
-    println!("grant {name} has ended");
+    writeln!(io::stdout(), "grant {name} has ended")?;
     Ok(())
 }

@@ -147,7 +147,7 @@ pub(crate) fn usage_error_status(arguments: &[OsString], error: &clap::Error) ->
 }
 
 fn warn(what: std::fmt::Arguments<'_>) {
-    eprintln!("xsched: {what}");
+    crate::cli::message(format_args!("xsched: {what}"));
 }
 
 /// Options that are not given stay as they are: nested `xsched run` inherits the hints of the outer one, as with `nice`.

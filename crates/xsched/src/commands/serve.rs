@@ -12,6 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use xsched_ipc::service::{self, Options, Service};
 use xsched_policy::PolicyInfo;
 
+use crate::cli::message;
 use crate::config::Config;
 use crate::http::{self, Access, Reach, Token};
 
@@ -75,7 +76,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut service = if args.replace {
         let report_killed = |pid| {
             if !args.quiet {
-                eprintln!("xsched: the running service (process {pid}) did not respond and was killed");
+                message(format_args!(
+                    "xsched: the running service (process {pid}) did not respond and was killed"
+                ));
             }
         };
         Service::replace(&options, report_killed)?
@@ -93,10 +96,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     service.remove_at_exit(metrics_socket(&socket));
     serve_http(args, &config, &socket, &access)?;
     for warning in service.warnings() {
-        eprintln!("xsched: {warning}");
+        message(format_args!("xsched: {warning}"));
     }
     if !args.quiet {
-        eprintln!("xsched: listening on {}, policy {} ({})", socket.display(), policy.name, policy.plain);
+        message(format_args!(
+            "xsched: listening on {}, policy {} ({})",
+            socket.display(),
+            policy.name,
+            policy.plain
+        ));
     }
     service::notify_manager("READY=1");
     // Decisions should not wait for the CPU behind the scheduled programs. Failure without the right is fine.
@@ -124,18 +132,22 @@ fn reload_on_hangup(args: &Args, config: &Config, service: &Service) -> anyhow::
                 Ok((options, config)) => {
                     reloader.apply(options);
                     if http != config.content.http {
-                        eprintln!("xsched: changes in [http] take effect after a restart of the service");
+                        message(format_args!(
+                            "xsched: changes in [http] take effect after a restart of the service"
+                        ));
                         http.clone_from(&config.content.http);
                     }
                     if !args.quiet {
                         let source = config.file.as_deref().map(|file| file.display().to_string());
-                        eprintln!(
+                        message(format_args!(
                             "xsched: configuration read again from {}",
                             source.as_deref().unwrap_or("the built-in defaults")
-                        );
+                        ));
                     }
                 }
-                Err(error) => eprintln!("xsched: the previous configuration stays in force: {error:#}"),
+                Err(error) => {
+                    message(format_args!("xsched: the previous configuration stays in force: {error:#}"));
+                }
             }
         }
     };
@@ -171,7 +183,7 @@ fn access(args: &Args, config: &Config) -> anyhow::Result<Access> {
 fn serve_http(args: &Args, config: &Config, service: &Path, access: &Access) -> anyhow::Result<()> {
     let report = |what: &str, at: SocketAddr| {
         if !args.quiet {
-            eprintln!("xsched: {what} at http://{at}");
+            message(format_args!("xsched: {what} at http://{at}"));
         }
     };
     let metrics = args.metrics.map(|address| (address, "--metrics"));

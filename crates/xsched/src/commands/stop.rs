@@ -1,5 +1,6 @@
 //! `xsched stop`: shuts the service down.
 
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 use xsched_ipc::service::{ShutDown, request_shutdown};
@@ -23,10 +24,13 @@ pub(crate) fn run(_: &Args) -> anyhow::Result<()> {
         Err(ToolError::NotAccepted { at }) => at,
         Err(error) => return Err(error.into()),
     };
+    let mut out = io::stdout();
     match request_shutdown(&socket, SHUTDOWN_TIMEOUT)? {
-        ShutDown::Done | ShutDown::NotFound => println!("the service at {} has shut down", socket.display()),
+        ShutDown::Done | ShutDown::NotFound => {
+            writeln!(out, "the service at {} has shut down", socket.display())?;
+        }
         ShutDown::Killed(pid) => {
-            println!("the service at {} (PID {pid}) did not respond and was killed", socket.display());
+            writeln!(out, "the service at {} (PID {pid}) did not respond and was killed", socket.display())?;
         }
     }
     Ok(())

@@ -1,5 +1,7 @@
 //! `xsched suspend` and `xsched resume`: hold and resume the processes of a grant or of a program.
 
+use std::io::{self, Write as _};
+
 use anyhow::Context as _;
 use xsched_ipc::protocol::{Request, Target};
 
@@ -52,7 +54,7 @@ impl TargetArgs {
             }
         };
         tool.request(&request).with_context(|| format!("{what} was not changed"))?;
-        println!("{what}: {}", if is_suspended { "suspended" } else { "resumed" });
+        writeln!(io::stdout(), "{what}: {}", if is_suspended { "suspended" } else { "resumed" })?;
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ use xsched_core::Nanos;
 use xsched_core::parse_time;
 use xsched_ipc::protocol::{Reply, Request};
 
+use crate::cli::message;
 use crate::tool::{ToolConnection, ToolError};
 use crate::trace::{Converter, PageWriter};
 
@@ -118,7 +119,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 (0, result) => result,
                 (code, result) => {
                     if let Err(error) = result {
-                        eprintln!("xsched: {error:#}");
+                        message(format_args!("xsched: {error:#}"));
                     }
                     std::process::exit(code)
                 }
@@ -134,7 +135,7 @@ fn cannot_write(file: &Path) -> String {
 fn report(args: &Args, events: u64, lost: u64) {
     let place = if args.html { "in a browser" } else { "at https://ui.perfetto.dev" };
     let missing = if lost == 0 { String::new() } else { format!(", {lost} more were lost") };
-    eprintln!("{events} events in {}{missing}; open it {place}", args.output().display());
+    message(format_args!("{events} events in {}{missing}; open it {place}", args.output().display()));
 }
 
 /// The exit status as a shell reports it: that of the program, or 128 plus the signal that killed it.
@@ -207,7 +208,7 @@ impl Recording {
         let output = Output::begin(file, args.html).with_context(written)?;
         let mut converter = Converter::new(output, &status).with_context(written)?;
         if self.child.is_none() && self.limit.is_none() {
-            eprintln!("recording until Ctrl-C");
+            message(format_args!("recording until Ctrl-C"));
         }
         let end = self.record(&tool, &mut converter);
         let (events, lost) = converter.counts();

@@ -20,6 +20,7 @@ use super::program::CommandLine;
 use super::recorder::Work;
 use super::results::{Failure, Metric, OutputOptions, Results, Samples};
 use super::scene::{Actor, Interruption, LAST_COUNT_DELAY, Role, RunError, Scene, WARM_UP, now};
+use crate::cli::message;
 use crate::commands::run::library;
 
 /// Measure two programs alone, together without scheduling, and together under XSched.
@@ -130,7 +131,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         (None, None) => anyhow::bail!("there is neither a command nor a device"),
     };
     let mut plan = Plan { args, lines, span: Span::Window, interruption, level: Cell::new(None) };
-    eprintln!("xsched: measuring the foreground alone once, to find out whether it exits by itself");
+    message(format_args!(
+        "xsched: measuring the foreground alone once, to find out whether it exits by itself"
+    ));
     let mut scenes: Vec<_> = Kind::ALL.map(|(name, kind)| (name.to_owned(), kind)).into();
     let mut failures = Vec::new();
     match plan.find_span() {
@@ -255,7 +258,9 @@ impl Plan<'_> {
         }
         let lost = scene.recorder().lost();
         if lost > 0 {
-            eprintln!("xsched: {lost} events of the service were lost: launches and requests are incomplete");
+            message(format_args!(
+                "xsched: {lost} events of the service were lost: launches and requests are incomplete"
+            ));
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ impl Progress {
     pub(super) fn message(&self, text: &str) {
         self.bar.set_message(text.to_owned());
         if self.bar.is_hidden() {
-            eprintln!("xsched: {text}");
+            crate::cli::message(format_args!("xsched: {text}"));
         }
     }
 

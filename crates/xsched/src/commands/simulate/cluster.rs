@@ -18,6 +18,7 @@ use xsched_simulator::cluster::{
 };
 
 use super::with_progress;
+use crate::cli::message;
 
 /// GPUs of a node unless the cluster is smaller.
 const GPUS_PER_NODE: u32 = 8;
@@ -277,14 +278,14 @@ pub(super) fn run(args: &super::Args) -> anyhow::Result<()> {
     let input = File::open(path).with_context(|| format!("cannot read {}", file()))?;
     let trace = Trace::read(BufReader::with_capacity(1 << 20, input)).with_context(file)?;
     if !trace.ignored_columns.is_empty() {
-        eprintln!("xsched: {}: ignored columns: {}", file(), trace.ignored_columns.join(", "));
+        message(format_args!("xsched: {}: ignored columns: {}", file(), trace.ignored_columns.join(", ")));
     }
     if trace.without_memory > 0 {
-        eprintln!(
+        message(format_args!(
             "xsched: {}: {} jobs have no memory and count as needing none",
             file(),
             trace.without_memory
-        );
+        ));
     }
     let all: Vec<_> = ways.iter().map(|(_, costs)| Settings { costs: *costs, ..settings.clone() }).collect();
     let results = simulate(&trace, &all, own.gpus.is_none()).with_context(file)?;
