@@ -67,6 +67,10 @@ impl Service {
             self.coordinator.set_queue_limit(uid, self.usages.queues(uid));
         }
         let Options { policy, params, limits, quota, rules, grants, .. } = new;
+        let are_others_confined = grants.confine != self.options.grants.confine;
         self.options = Options { policy, params, limits, quota, rules, grants, ..self.options.clone() };
+        if are_others_confined {
+            self.confine_again();
+        }
     }
 }

@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::super::Service;
 use super::super::peer::Peer;
+use super::super::session::Session;
 use super::{Entry, GrantId, ProcessGroups, TokenHash};
 
 /// What a peer is confined to. A confined peer is no administrator, and sees and changes only processes that are confined to the
@@ -44,8 +45,9 @@ impl Service {
             return;
         }
         let found = match session.process() {
-            // What a process is confined to is set when it joins and when its grant changes.
-            Some(_) => Confinement::None,
+            // What a process with a grant is confined to is set when it joins and when its grant changes.
+            Some(process) if process.grant.is_some() => Confinement::None,
+            Some(process) => self.confinement_in(session.peer.uid, &process.groups),
             None => self.confinement_of(session.connection.as_fd(), session.peer),
         };
         if let Some(session) = self.sessions.get_mut(index) {
@@ -53,6 +55,17 @@ impl Service {
             if found != Confinement::None {
                 session.peer.confinement = found;
             }
+        }
+    }
+
+    /// The configuration confines other control groups: finds again what every peer is confined to. Tools are confined with their next
+    /// request, processes now: what they are confined to decides which peers see them.
+    pub(in super::super) fn confine_again(&mut self) {
+        self.grants.note_other_confinement();
+        let is_process = |(index, session): (usize, &Session)| session.process().map(|_| index);
+        let processes: Vec<_> = self.sessions.enumerate().filter_map(is_process).collect();
+        for index in processes {
+            self.update_confinement(index);
         }
     }
 

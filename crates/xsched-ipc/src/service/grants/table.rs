@@ -79,7 +79,7 @@ pub(in super::super) struct Grants {
     by_group: HashMap<String, Vec<Arc<str>>>,
     by_token: HashMap<TokenHash, Arc<str>>,
     last_id: u64,
-    /// Incremented with every change that may affect which process has which grant.
+    /// Incremented with every change that may affect which process has which grant, and is confined to what.
     generation: u64,
 }
 
@@ -99,6 +99,11 @@ impl Grants {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.by_name.values()
+    }
+
+    /// The configuration has changed which processes are confined.
+    pub(super) fn note_other_confinement(&mut self) {
+        self.generation += 1;
     }
 
     /// The grants after that name, in the order of names.
