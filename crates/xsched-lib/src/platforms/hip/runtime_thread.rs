@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::os::unix::fs::FileExt as _;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -243,13 +244,12 @@ fn has_futex_changed(id: i32) -> Option<bool> {
     }
     let mut argument = || usize::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
     let (address, _operation, expected) = (argument()?, argument()?, argument()?);
-    let mut word = 0u32;
-    let [local, remote] = [ptr::from_mut(&mut word).cast(), ptr::without_provenance_mut(address)]
-        .map(|start| libc::iovec { iov_base: start, iov_len: size_of::<u32>() });
-    // SAFETY: `local` is valid; the kernel checks the other address, which may have been unmapped meanwhile.
-    let copied =
-        unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
-    (copied == 4).then_some(word as usize != expected)
+    // Through a file: the word may have been unmapped meanwhile, and the program may have forbidden itself the system calls of
+    // debuggers, some of which end it.
+    let mut word = [0; size_of::<u32>()];
+    std::fs::File::open("/proc/self/mem").ok()?.read_exact_at(&mut word, address as u64).ok()?;
+    // The upper half of the register means nothing.
+    Some(u64::from(u32::from_ne_bytes(word)) != expected as u64 & u64::from(u32::MAX))
 }
 
 /// Runs `work` on the thread and returns its result. None if the process exits, if `work` panics, if the thread is blocked, or
@@ -324,6 +324,7 @@ pub(super) fn wake() {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
     use std::sync::mpsc::channel;
     use std::time::Instant;
 
@@ -355,5 +356,70 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(call_on(thread, || 7), Some(7), "the thread has reached the cancelled job");
+    }
+
+    /// Has the calls of debuggers fail on this thread, as a program does that confines itself. Other threads keep them.
+    fn forbid_calls_of_debuggers() {
+        const LOAD_NUMBER: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+        const IS_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+        const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+        let step = |code, jt, k| libc::sock_filter { code: u16::try_from(code).unwrap(), jt, jf: 0, k };
+        let number = |call: libc::c_long| u32::try_from(call).unwrap();
+        let mut steps = [
+            step(LOAD_NUMBER, 0, 0),
+            step(IS_EQUAL, 2, number(libc::SYS_process_vm_readv)),
+            step(IS_EQUAL, 1, number(libc::SYS_ptrace)),
+            step(RETURN, 0, libc::SECCOMP_RET_ALLOW),
+            step(RETURN, 0, libc::SECCOMP_RET_ERRNO | u32::try_from(libc::EPERM).unwrap()),
+        ];
+        let program =
+            libc::sock_fprog { len: u16::try_from(steps.len()).unwrap(), filter: steps.as_mut_ptr() };
+        // SAFETY: the kernel copies the program, which returns on every path.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+        }
+    }
+
+    #[test]
+    fn unlocked_lock_is_found_although_the_program_has_forbidden_the_calls_of_debuggers() {
+        static WORD: AtomicU32 = AtomicU32::new(0);
+        let futex = |call: libc::c_int, value: u32| {
+            // SAFETY: the word is static, and there is no time limit.
+            unsafe {
+                libc::syscall(libc::SYS_futex, WORD.as_ptr(), call, value, ptr::null::<libc::timespec>())
+            }
+        };
+        // Every bit of the word counts, and the register has more.
+        for locked in [2, u32::MAX] {
+            WORD.store(locked, Ordering::SeqCst);
+            let (sender, id) = channel();
+            let waiting = std::thread::spawn(move || {
+                // SAFETY: the call has no arguments and always succeeds.
+                sender.send(unsafe { libc::gettid() }).unwrap();
+                while WORD.load(Ordering::SeqCst) == locked {
+                    futex(libc::FUTEX_WAIT, locked);
+                }
+            });
+            let id = id.recv().unwrap();
+            let found = std::thread::spawn(move || {
+                forbid_calls_of_debuggers();
+                let start = Instant::now();
+                let wait_until = |expected| {
+                    while has_futex_changed(id) != Some(expected) {
+                        assert!(start.elapsed() < CALL_TIMEOUT, "{:?}", has_futex_changed(id));
+                        std::thread::yield_now();
+                    }
+                };
+                wait_until(false);
+                WORD.store(0, Ordering::SeqCst);
+                wait_until(true);
+            });
+            let found = found.join();
+            WORD.store(0, Ordering::SeqCst);
+            futex(libc::FUTEX_WAKE, 1);
+            waiting.join().unwrap();
+            found.unwrap();
+        }
     }
 }
