@@ -39,6 +39,12 @@ pub(crate) fn forbid(reason: NotDeferred) {
     }
 }
 
+/// The reasons so far. Afterwards there are none.
+#[cfg(test)]
+pub(crate) fn take_reasons() -> u32 {
+    REASONS.swap(0, Ordering::SeqCst)
+}
+
 /// Forbids what was forbidden before the runtime started. Call this after the runtime can be found.
 pub(crate) fn apply(deferral: &Deferral) {
     NotDeferred::in_bits(REASONS.load(Ordering::SeqCst)).for_each(|reason| deferral.forbid(reason));

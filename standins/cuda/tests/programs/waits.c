@@ -12,7 +12,7 @@ enum { PAUSE_US = 250, KERNEL_NS = 10000 };
 
 static CUcontext context;
 static CUstream stream, other;
-static CUevent event;
+static CUevent event, begin, end;
 static CUdeviceptr memory, host_address;
 static volatile uint32_t *host;
 static uint32_t value;
@@ -35,6 +35,11 @@ static void by_event(void) {
 static void by_polling_an_event(void) {
     MUST(cuEventRecord(event, stream));
     while (cuEventQuery(event) != 0) pause_us(50);
+}
+static void by_polling_a_span(void) {
+    float ms;
+    MUST(cuEventRecord(end, stream));
+    while (cuEventElapsedTime(&ms, begin, end) != 0) pause_us(50);
 }
 static void by_polling_the_stream(void) {
     while (cuStreamQuery(stream) != 0) pause_us(50);
@@ -84,6 +89,7 @@ static const struct {
     {"named-context", by_named_context},
     {"event", by_event},
     {"event-query", by_polling_an_event},
+    {"elapsed-time", by_polling_a_span},
     {"stream-query", by_polling_the_stream},
     {"another-stream", by_another_stream},
     {"host-function", by_a_host_function},
@@ -102,6 +108,9 @@ int main(int argc, char **argv) {
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    MUST(cuEventCreate(&begin, 0));
+    MUST(cuEventCreate(&end, 0));
+    MUST(cuEventRecord(begin, stream));
     MUST(cuMemAlloc_v2(&memory, 4096));
     MUST(cuMemHostAlloc(&pinned, 4096, 2));
     MUST(cuMemHostGetDevicePointer_v2(&host_address, pinned, 0));

@@ -22,6 +22,8 @@ mod memory;
 mod resource_manager;
 mod stop_words;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod vendor;
 
 use std::cell::RefCell;
@@ -42,7 +44,8 @@ use look_up::get_proc_address;
 use memory::{arrays, graphs, physical, pools};
 use stream::{CudaStream, current_device};
 use vendor::{
-    AllocationProperties, ArrayShape, ArrayShape3D, Code, Context, LEGACY, LaunchConfig, PER_THREAD, Stream,
+    AllocationProperties, ArrayShape, ArrayShape3D, Code, Context, IpcHandle, LEGACY, LaunchConfig,
+    MemoryAccess, PER_THREAD, Stream,
 };
 
 /// NVIDIA's driver. `CuPy` for AMD GPUs exports 25 functions with the driver's names, but none of these.
@@ -90,6 +93,8 @@ hooks! {
     fn cuCtxSynchronize_v2(context: Context) -> Code = |real, context| pools::synchronize(|| synchronize_device(real, Some(context)));
     fn cuEventSynchronize(event: *mut c_void) -> Code = |real, _| after_wait(real);
     fn cuEventQuery(event: *mut c_void) -> Code = |real, _| query_event(real);
+    fn cuEventElapsedTime(milliseconds: *mut f32, from: *mut c_void, to: *mut c_void) -> Code = |real, _, _, _| query_event(real);
+    fn cuEventElapsedTime_v2(milliseconds: *mut f32, from: *mut c_void, to: *mut c_void) -> Code = |real, _, _, _| query_event(real);
     fn cuMemcpy(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
     fn cuMemcpy_ptds(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
@@ -102,6 +107,15 @@ hooks! {
     fn cuMemcpyDtoHAsync_v2_ptsz(to: *mut c_void, from: usize, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
     fn cuMemcpyHtoDAsync_v2(to: usize, from: *const c_void, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
     fn cuMemcpyHtoDAsync_v2_ptsz(to: usize, from: *const c_void, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
+    fn cuMemcpyDtoD_v2(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
+    fn cuMemcpyDtoD_v2_ptds(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
+    fn cuMemcpyAtoH_v2(to: *mut c_void, array: usize, offset: usize, size: usize) -> Code = |real, _, _, _, _| after_wait(real);
+    fn cuMemcpyAtoH_v2_ptds(to: *mut c_void, array: usize, offset: usize, size: usize) -> Code = |real, _, _, _, _| after_wait(real);
+    fn cuMemcpyHtoA_v2(array: usize, offset: usize, from: *const c_void, size: usize) -> Code = |real, _, _, _, _| waits(real);
+    fn cuMemcpyHtoA_v2_ptds(array: usize, offset: usize, from: *const c_void, size: usize) -> Code = |real, _, _, _, _| waits(real);
+    fn cuMemcpyPeer(to: usize, into: Context, from: usize, out_of: Context, size: usize) -> Code = |real, _, _, _, _, _| after_wait(real);
+    fn cuMemcpyPeer_ptds(to: usize, into: Context, from: usize, out_of: Context, size: usize) -> Code
+        = |real, _, _, _, _, _| after_wait(real);
     fn cuMemcpy2D_v2(copy: *const c_void) -> Code = |real, _| after_wait(real);
     fn cuMemcpy2D_v2_ptds(copy: *const c_void) -> Code = |real, _| after_wait(real);
     fn cuMemcpy2DUnaligned_v2(copy: *const c_void) -> Code = |real, _| after_wait(real);
@@ -110,8 +124,11 @@ hooks! {
     fn cuMemcpy2DAsync_v2_ptsz(copy: *const c_void, stream: Stream) -> Code = |real, _, _| waits(real);
     fn cuMemcpy3D_v2(copy: *const c_void) -> Code = |real, _| after_wait(real);
     fn cuMemcpy3D_v2_ptds(copy: *const c_void) -> Code = |real, _| after_wait(real);
+    fn cuMemcpy3DPeer(copy: *const c_void) -> Code = |real, _| after_wait(real);
+    fn cuMemcpy3DPeer_ptds(copy: *const c_void) -> Code = |real, _| after_wait(real);
     fn cuMemcpy3DAsync_v2(copy: *const c_void, stream: Stream) -> Code = |real, _, _| waits(real);
     fn cuMemcpy3DAsync_v2_ptsz(copy: *const c_void, stream: Stream) -> Code = |real, _, _| waits(real);
+    fn cuMemAllocHost_v2(address: *mut *mut c_void, bytes: usize) -> Code = |real, _, _| waits(real);
     fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint) -> Code = |real, _, _, _| waits(real);
     fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: c_uint) -> Code = |real, _, _, _| waits(real);
     fn cuMemHostUnregister(address: *mut c_void) -> Code = |real, _| waits(real);
@@ -147,6 +164,15 @@ hooks! {
         = |real, _, _, _, _| exposes(real, NotDeferred::HostMemory);
     fn cuIpcGetEventHandle(handle: *mut c_void, event: *mut c_void) -> Code = |real, _, _| exposes(real, NotDeferred::Exported);
     fn cuIpcGetMemHandle(handle: *mut c_void, address: usize) -> Code = |real, _, _| exposes(real, NotDeferred::Exported);
+    fn cuIpcOpenEventHandle(event: *mut *mut c_void, handle: IpcHandle) -> Code = |real, _, _| exposes(real, NotDeferred::Exported);
+    fn cuIpcOpenMemHandle(address: *mut usize, handle: IpcHandle, flags: c_uint) -> Code
+        = |real, _, _, _| exposes(real, NotDeferred::Exported);
+    fn cuIpcOpenMemHandle_v2(address: *mut usize, handle: IpcHandle, flags: c_uint) -> Code
+        = |real, _, _, _| exposes(real, NotDeferred::Exported);
+    fn cuMemPoolExportToShareableHandle(shared: *mut c_void, pool: usize, kind: c_int, flags: u64) -> Code
+        = |real, _, _, _, _| exposes(real, NotDeferred::Exported);
+    fn cuMemPoolImportFromShareableHandle(pool: *mut usize, shared: *mut c_void, kind: c_int, flags: u64) -> Code
+        = |real, _, _, _, _| exposes(real, NotDeferred::Exported);
     fn cuMemExportToShareableHandle(shared: *mut c_void, handle: u64, kind: c_int, flags: u64) -> Code
         = |real, _, _, _, _| exposes(real, NotDeferred::Exported);
     fn cuMemImportFromShareableHandle(handle: *mut u64, shared: *mut c_void, kind: c_int) -> Code
@@ -156,6 +182,11 @@ hooks! {
     fn cuImportExternalSemaphore(semaphore: *mut c_void, description: *const c_void) -> Code
         = |real, _, _| exposes(real, NotDeferred::Exported);
     fn cuCtxEnablePeerAccess(context: Context, flags: c_uint) -> Code = |real, _, _| exposes(real, NotDeferred::PeerAccess);
+    fn cuMulticastCreate(handle: *mut u64, properties: *const c_void) -> Code = |real, _, _| exposes(real, NotDeferred::PeerAccess);
+    fn cuMemPoolSetAccess(pool: usize, access: *const MemoryAccess, count: usize) -> Code
+        = |real, _, _, _| exposes(real, NotDeferred::PeerAccess);
+    fn cuMemSetAccess(address: usize, bytes: usize, access: *const MemoryAccess, count: usize) -> Code
+        = |real, address, _, access, count| physical::set_access(real, address, access, count);
     fn cuProfilerStart() -> Code = |real| exposes(real, NotDeferred::Tool);
     fn cuStreamWaitEvent(stream: Stream, event: *mut c_void, flags: c_uint) -> Code
         = |real, stream, _, _| wait_for_event(real, stream, LEGACY);
@@ -165,8 +196,8 @@ hooks! {
     fn cuStreamDestroy_v2(stream: Stream) -> Code = destroy;
     fn cuCtxDestroy(context: Context) -> Code = contexts::destroy;
     fn cuCtxDestroy_v2(context: Context) -> Code = contexts::destroy;
-    fn cuDevicePrimaryCtxRelease(device: c_int) -> Code = contexts::release_primary;
-    fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Code = contexts::release_primary;
+    fn cuDevicePrimaryCtxRelease(device: c_int) -> Code = |real, device| contexts::release_primary(|| waits(real), device);
+    fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Code = |real, device| contexts::release_primary(|| waits(real), device);
     fn cuDevicePrimaryCtxReset(device: c_int) -> Code = contexts::reset_primary;
     fn cuDevicePrimaryCtxReset_v2(device: c_int) -> Code = contexts::reset_primary;
     fn cuStreamBeginCapture_v2(stream: Stream, mode: c_int) -> Code = |real, _, _| waits(|| capture::begin(real));
@@ -182,21 +213,23 @@ hooks! {
     fn cuMemAllocManaged(address: *mut usize, bytes: usize, flags: c_uint) -> Code
         = |real, address, bytes, _| memory::allocate(|| exposes(real, NotDeferred::HostMemory), address, bytes);
     fn cuMemAllocPitch_v2(address: *mut usize, pitch: *mut usize, width: usize, height: usize, element: c_uint) -> Code
-        = |real, address, pitch, width, height, _| memory::allocate_pitched(real, address, pitch, width, height);
+        = |real, address, pitch, width, height, _| memory::allocate_pitched(|| waits(real), address, pitch, width, height);
     fn cuMemFree_v2(address: usize) -> Code = |real, address| memory::free(|| waits(real), address);
-    fn cuArrayCreate_v2(array: *mut usize, shape: *const ArrayShape) -> Code = arrays::create;
+    fn cuArrayCreate_v2(array: *mut usize, shape: *const ArrayShape) -> Code
+        = |real, array, shape| arrays::create(|| waits(real), array, shape);
     fn cuArray3DCreate_v2(array: *mut usize, shape: *const ArrayShape3D) -> Code
-        = |real, array, shape| arrays::create_levels(real, array, shape, 1);
-    fn cuArrayDestroy(array: usize) -> Code = arrays::destroy;
-    fn cuMipmappedArrayCreate(array: *mut usize, shape: *const ArrayShape3D, levels: c_uint) -> Code = arrays::create_levels;
-    fn cuMipmappedArrayDestroy(array: usize) -> Code = arrays::destroy;
+        = |real, array, shape| arrays::create_levels(|| waits(real), array, shape, 1);
+    fn cuArrayDestroy(array: usize) -> Code = |real, array| arrays::destroy(|| waits(real), array);
+    fn cuMipmappedArrayCreate(array: *mut usize, shape: *const ArrayShape3D, levels: c_uint) -> Code
+        = |real, array, shape, levels| arrays::create_levels(|| waits(real), array, shape, levels);
+    fn cuMipmappedArrayDestroy(array: usize) -> Code = |real, array| arrays::destroy(|| waits(real), array);
     fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const AllocationProperties, flags: u64) -> Code
         = |real, handle, bytes, properties, _| physical::create(real, handle, bytes, properties);
     fn cuMemRelease(handle: u64) -> Code = physical::release;
     fn cuMemRetainAllocationHandle(handle: *mut u64, address: usize) -> Code = physical::retain;
     fn cuMemMap(address: usize, bytes: usize, offset: usize, handle: u64, flags: u64) -> Code
         = |real, address, bytes, _, handle, _| physical::map(real, address, bytes, handle);
-    fn cuMemUnmap(address: usize, bytes: usize) -> Code = physical::unmap;
+    fn cuMemUnmap(address: usize, bytes: usize) -> Code = |real, address, bytes| physical::unmap(|| waits(real), address, bytes);
     fn cuMemPoolCreate(pool: *mut usize, properties: *const AllocationProperties) -> Code = pools::create;
     fn cuMemPoolDestroy(pool: usize) -> Code = pools::destroy;
     fn cuMemPoolTrimTo(pool: usize, bytes: usize) -> Code = |real, _, _| pools::trim(real);

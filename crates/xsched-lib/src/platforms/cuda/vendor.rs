@@ -71,23 +71,42 @@ pub(crate) struct LaunchConfig {
 
 const _: () = assert!(std::mem::offset_of!(LaunchConfig, stream) == 32);
 
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Location {
+    kind: c_int,
+    ordinal: c_int,
+}
+
+impl Location {
+    /// The ordinal of the device; none for the host.
+    pub(crate) fn device(self) -> Option<c_int> {
+        /// `CU_MEM_LOCATION_TYPE_DEVICE`.
+        const ON_DEVICE: c_int = 1;
+        (self.kind == ON_DEVICE).then_some(self.ordinal)
+    }
+}
+
 /// The beginning of `CUmemAllocationProp` and of `CUmemPoolProps`.
 #[repr(C)]
 pub(crate) struct AllocationProperties {
     kind: c_int,
     handle_types: c_int,
-    location_kind: c_int,
-    location: c_int,
+    pub(crate) location: Location,
 }
 
-impl AllocationProperties {
-    /// The ordinal of the device that the memory is on; none for memory of the host.
-    pub(crate) fn device(&self) -> Option<c_int> {
-        /// `CU_MEM_LOCATION_TYPE_DEVICE`.
-        const ON_DEVICE: c_int = 1;
-        (self.location_kind == ON_DEVICE).then_some(self.location)
-    }
+/// `CUmemAccessDesc`.
+#[repr(C)]
+pub(crate) struct MemoryAccess {
+    pub(crate) location: Location,
+    flags: c_int,
 }
+
+/// `CUipcMemHandle` and `CUipcEventHandle`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct IpcHandle(pub(crate) [c_char; 64]);
 
 /// `CUDA_ARRAY_DESCRIPTOR`.
 #[repr(C)]

@@ -4,12 +4,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use xsched_core::{DeviceId, NotDeferred};
 use xsched_interpose::run_isolated;
 use xsched_ipc::memory::OverLimit;
 
 use super::Device;
 use crate::allocations::{PerProcess, Reservation};
-use crate::platforms::cuda::vendor::{self, AllocationProperties, Code};
+use crate::deferral::exposes;
+use crate::platforms::cuda::stream::device_with_ordinal;
+use crate::platforms::cuda::vendor::{self, AllocationProperties, Code, MemoryAccess};
 
 /// Memory that handles and mappings share.
 type Memory = Arc<Reservation>;
@@ -64,7 +67,7 @@ pub(in super::super) fn create(
     let mut reserved: Result<_, OverLimit> = Ok(None);
     run_isolated(|| {
         // SAFETY: null, or the program passes properties to the driver, which reads them.
-        let ordinal = unsafe { properties.as_ref() }.and_then(AllocationProperties::device);
+        let ordinal = unsafe { properties.as_ref() }.and_then(|properties| properties.location.device());
         let device = ordinal.and_then(Device::with_ordinal);
         reserved = device.map(|device| device.reserve(bytes as u64)).transpose();
     });
@@ -141,4 +144,46 @@ pub(in super::super) fn unmap(real: impl FnOnce() -> Code, address: usize, bytes
         }
     });
     code
+}
+
+/// Calls `real`, which lets devices access mapped memory.
+pub(in super::super) fn set_access(
+    real: impl FnOnce() -> Code,
+    address: usize,
+    access: *const MemoryAccess,
+    count: usize,
+) -> Code {
+    /// More devices than any machine has.
+    const MAX_DEVICES: usize = 256;
+    let mut is_shared = false;
+    run_isolated(|| {
+        let own = STATE.lock().mapped_at(address).map(|memory| memory.device());
+        let count = if access.is_null() { 0 } else { count.min(MAX_DEVICES) };
+        // SAFETY: the program passes so many descriptions to the driver, which reads them.
+        let devices = (0..count).filter_map(|index| unsafe { (*access.add(index)).location }.device());
+        is_shared = is_accessed_by_another(own, devices.map(device_with_ordinal));
+    });
+    if is_shared { exposes(real, NotDeferred::PeerAccess) } else { real() }
+}
+
+/// Whether one of `devices` is not the one that the memory is on. Memory of another process is on an unknown one.
+fn is_accessed_by_another(
+    own: Option<DeviceId>,
+    mut devices: impl Iterator<Item = Option<DeviceId>>,
+) -> bool {
+    devices.any(|device| own.is_none() || device != own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_of_the_own_device_does_not_share_memory() {
+        let [own, other] = [1, 2].map(|number| Some(DeviceId(number)));
+        assert!(!is_accessed_by_another(own, [own, own].into_iter()));
+        assert!(is_accessed_by_another(own, [own, other].into_iter()));
+        assert!(is_accessed_by_another(own, [None].into_iter()), "an unknown device");
+        assert!(is_accessed_by_another(None, [own].into_iter()), "memory of another process");
+    }
 }

@@ -21,7 +21,7 @@ pub(in super::super) fn create(
             return;
         }
         // SAFETY: the driver has read the properties, and written the handle.
-        let (ordinal, pool) = unsafe { ((*properties).device(), *pool) };
+        let (ordinal, pool) = unsafe { ((*properties).location.device(), *pool) };
         if let Some(device) = ordinal.and_then(Device::with_ordinal) {
             reserves::count(Holder::Pool(pool), device.id, None);
         }
