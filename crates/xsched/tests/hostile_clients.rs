@@ -42,6 +42,14 @@ fn role() {
         }
         "refused join" => refused_join(&socket, count),
         "connects" => connects(&socket, count),
+        "traces" => {
+            let connection = Connection::to(&socket).unwrap();
+            connection.send(&Request::Trace, None, true).unwrap();
+            let Some(Packet::Message(reply, _)) = connection.receive::<Reply>(true).unwrap() else {
+                panic!("no reply")
+            };
+            report_and_block(&format!("{reply:?}"));
+        }
         other => panic!("unknown role {other}"),
     }
     // Without the output of the test harness.
@@ -294,6 +302,37 @@ fn user_with_too_many_connections_is_refused() {
     first.kill().unwrap();
     first.wait().unwrap();
     wait_until("the next connection is accepted", || !refused());
+}
+
+#[test]
+fn user_with_too_many_tracers_is_refused() {
+    const MAX_TRACERS: usize = 16;
+    let service = RunningService::new();
+    let request = |connection: &Connection| {
+        connection.send(&Request::Trace, None, true).unwrap();
+        loop {
+            match connection.receive::<Reply>(true).unwrap() {
+                Some(Packet::Message(Reply::Events { .. }, _)) => {}
+                Some(Packet::Message(reply, _)) => return reply,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let connect = || Connection::to(&service.socket()).unwrap();
+    let mut tracers: Vec<_> = std::iter::repeat_with(connect).take(MAX_TRACERS).collect();
+    for tracer in &tracers {
+        assert_eq!(request(tracer), Reply::Done);
+    }
+    assert_eq!(request(&tracers[0]), Reply::Done, "it traces already");
+    let further = connect();
+    let Reply::Refused { why } = request(&further) else { panic!("one tracer too many") };
+    assert!(why.contains("user 0 already has 16 tracers") || !rustix::process::geteuid().is_root(), "{why}");
+    tracers.pop();
+    wait_until("the next tracer is accepted", || request(&further) == Reply::Done);
+    // Users are limited separately.
+    if let Some(mut other) = RoleProcess::of_other_user("traces", 1, &service) {
+        assert_eq!(other.report(), "Done");
+    }
 }
 
 /// How many times a process, or one thread of it, has called `read`.

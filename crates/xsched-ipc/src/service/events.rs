@@ -1,11 +1,13 @@
 //! Sends the scheduler's events to tracers. The service does not wait for a tracer: events that do not fit its socket are lost.
 
+use std::collections::HashMap;
+
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use xsched_core::Nanos;
 
 use super::Service;
-use super::peer::Peer;
-use super::session::Role;
+use super::listings::MetricsView;
+use super::session::{Role, Session};
 use crate::protocol::{Event, EventKind, Reply};
 
 /// How long events are collected before they are sent.
@@ -18,10 +20,21 @@ const EVENTS_PER_LABELS: usize = 8;
 const TRACER_BUFFER_SIZE: usize = 208 * 1024;
 /// The maximum number of events that wait to be sent.
 const MAX_PENDING_EVENTS: usize = 16_384;
+/// The most tracers of one user, root included: the scheduling thread sends each of them all events.
+const MAX_TRACERS: usize = 16;
 
 impl Service {
     /// Sends events on this connection from now on.
     pub(super) fn start_tracing(&mut self, index: usize) -> Result<Reply, String> {
+        let uid = self.sessions.get(index).map(|session| session.peer.uid);
+        let tracers = self.tracers();
+        let is_of_user = |other: &&usize| self.sessions.get(**other).map(|session| session.peer.uid) == uid;
+        if !tracers.contains(&index) && tracers.iter().filter(is_of_user).count() >= MAX_TRACERS {
+            return Err(format!(
+                "user {} already has {MAX_TRACERS} tracers, which is the maximum: end some of them",
+                uid.unwrap_or(0)
+            ));
+        }
         match self.sessions.get_mut(index) {
             Some(session) if session.process().is_none() => session.role = Role::Tracer(0),
             _ => {
@@ -99,42 +112,50 @@ impl Service {
     /// Sends the collected events.
     pub(super) fn send_events(&mut self) {
         self.events_due = None;
-        let events = std::mem::take(&mut self.events);
-        for index in self.tracers() {
-            self.update_confinement(index);
-            let Some(peer) = self.sessions.get(index).map(|session| session.peer) else { continue };
-            let sees_all = self.is_administrator(peer);
-            for part in packets(&events) {
-                let Some(Role::Tracer(lost)) = self.sessions.get(index).map(|session| &session.role) else {
-                    break;
+        let mut events = std::mem::take(&mut self.events);
+        let tracers = self.tracers();
+        for index in &tracers {
+            self.update_confinement(*index);
+        }
+        for part in packets(&events) {
+            // Made once for all tracers that see the same.
+            let mut made = HashMap::new();
+            for index in &tracers {
+                let Some(Session { role: Role::Tracer(lost), peer, .. }) = self.sessions.get(*index) else {
+                    continue;
                 };
-                let lost = *lost;
-                let events = part.iter().cloned().map(|event| self.visible_to(event, peer, sees_all));
-                let reply = Reply::Events { events: events.collect(), lost };
-                if self.send_if_room(index, &reply) {
-                    if let Some(session) = self.sessions.get_mut(index) {
+                let (view, lost) = (MetricsView::of(*peer, self.is_administrator(*peer)), *lost);
+                let packet = made.entry((view, lost)).or_insert_with(|| self.events_packet(part, view, lost));
+                if self.send_packet_if_room(*index, packet) {
+                    if let Some(session) = self.sessions.get_mut(*index) {
                         session.role = Role::Tracer(0);
                     }
                 } else {
-                    self.count_lost_for(index, part.len() as u64);
+                    self.count_lost_for(*index, part.len() as u64);
                 }
             }
         }
-        let mut events = events;
         events.clear();
         self.events = events;
     }
 
-    /// Removes the name of a process or job that the peer may not see, unless `sees_all`.
-    fn visible_to(&self, mut event: Event, peer: Peer, sees_all: bool) -> Event {
-        if !sees_all
+    /// Events as they are sent to tracers that see this, and have lost so many before.
+    fn events_packet(&self, events: &[Event], view: MetricsView, lost: u64) -> Vec<u8> {
+        let events = events.iter().cloned().map(|event| self.visible_in(event, view));
+        // Every event can be written as JSON.
+        serde_json::to_vec(&Reply::Events { events: events.collect(), lost }).unwrap_or_default()
+    }
+
+    /// Removes the name of a process or job that the view does not include.
+    fn visible_in(&self, mut event: Event, view: MetricsView) -> Event {
+        if view != MetricsView::All
             && let EventKind::TaskAdded(name)
             | EventKind::JobChanged(name)
             | EventKind::GrantChanged { name, .. } = &mut event.kind
         {
             let own = self.sessions.iter().any(|session| {
                 session.process().is_some_and(|process| process.pid == event.pid)
-                    && peer.may_see(session.peer)
+                    && view.includes(session.peer)
             });
             if !own {
                 name.clear();

@@ -60,7 +60,7 @@ pub(super) struct PendingListing {
     pub(super) is_blocked: bool,
 }
 
-/// Which peers see the same metrics: those that see all names, or what one peer sees.
+/// Which peers see the same metrics and events: those that see all names, or what one peer sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum MetricsView {
     All,
@@ -82,6 +82,11 @@ impl Viewer {
 }
 
 impl MetricsView {
+    /// What a peer sees.
+    pub(super) fn of(peer: Peer, sees_all: bool) -> Self {
+        if sees_all { Self::All } else { Self::User(Viewer::of(peer)) }
+    }
+
     /// Whether the view includes the names of the processes of a peer.
     pub(super) fn includes(self, owner: Peer) -> bool {
         match self {
@@ -301,7 +306,7 @@ impl Service {
 
     /// The metrics of the snapshot as the peer may see them. If they are not rendered yet, the session waits for them.
     fn metrics(&mut self, index: usize, peer: Peer, sees_all: bool) -> Option<Arc<[SharedPacket]>> {
-        let view = if sees_all { MetricsView::All } else { MetricsView::User(Viewer::of(peer)) };
+        let view = MetricsView::of(peer, sees_all);
         let session = (peer.uid, self.sessions.socket_token(index));
         match self.listings.metrics_of(view, session) {
             MetricsState::Rendered(packets) => return Some(packets),

@@ -421,12 +421,11 @@ impl Service {
         self.sessions.get(index).is_some_and(|session| session.process().is_some())
     }
 
-    /// Sends a reply unless the socket is full. Returns whether it was sent.
-    pub(super) fn send_if_room(&mut self, index: usize, reply: &Reply) -> bool {
-        let Ok(packet) = serde_json::to_vec(reply) else { return false };
-        self.sessions.get(index).is_some_and(|session| {
-            !session.awaits_reply() && session.try_send(&packet, None).unwrap_or(false)
-        })
+    /// Sends a packet unless the socket is full. Returns whether it was sent.
+    pub(super) fn send_packet_if_room(&self, index: usize, packet: &[u8]) -> bool {
+        self.sessions
+            .get(index)
+            .is_some_and(|session| !session.awaits_reply() && session.try_send(packet, None).unwrap_or(false))
     }
 
     /// The socket has room: sends queued packets, or continues a listing.
