@@ -6,7 +6,7 @@
 pub enum NotDeferred {
     /// Ranks of a collective wait for each other.
     Collectives,
-    /// Another process can wait for its events, or read its memory.
+    /// Another process can wait for its events, or read memory that it writes.
     Exported,
     /// Another device can access its memory.
     PeerAccess,
@@ -39,7 +39,7 @@ impl NotDeferred {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Collectives => "collectives",
-            Self::Exported => "exported memory or events",
+            Self::Exported => "shared memory or events",
             Self::PeerAccess => "peer access",
             Self::HostMemory => "host memory written by kernels",
             Self::Tool => "a tool",
