@@ -14,10 +14,10 @@ mod rocm_environment;
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 mod skipped;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use beside_leader::{Background, BesideLeader, line_count};
+use beside_leader::{Background, BesideLeader, LEADER_KERNEL_NS, LEADER_KERNELS, is_held, line_count};
 use environment::wait_until;
 use ledger::compare::{same_dependencies, same_queues, same_work};
 use ledger::{DeclaredOrder, Kind, Ledger, Packet};
@@ -31,6 +31,9 @@ const LOW: [&str; 2] = ["--priority", "low"];
 const MAX_QUEUES: &str = "GPU_MAX_HW_QUEUES";
 /// More than the streams of each program.
 const MANY_QUEUES: &str = "40";
+/// How many kernels of 1 ms a leader executes while the runtime could bring the first launch of a process to the device: it takes 0.1 to
+/// 0.5 s of a processor, in which it creates a queue and loads code.
+const KERNELS_DURING_FIRST_LAUNCH: usize = 2_000;
 /// How many launches of a program with one thread may follow an order that stops it: one that had passed the gate and was inside the
 /// runtime.
 const IN_THE_RUNTIME: usize = 1;
@@ -84,6 +87,12 @@ impl<'a> Program<'a> {
         }
         Run { output, declared, ledger }
     }
+}
+
+/// How many kernels a program has completed that may still run.
+fn kernel_count(ledger: &Path) -> usize {
+    let text = std::fs::read_to_string(ledger).unwrap_or_default();
+    text.lines().filter(|line| line.split(' ').nth(3) == Some("kernel")).count()
 }
 
 /// The programs of the comparisons.
@@ -224,6 +233,54 @@ fn low_priority_program_starts_no_kernel_while_a_high_one_has_work() {
             let launched = native.count(|packet| is_kernel(packet) && checked.contains(&packet.submitted));
             assert!(started > 0 && launched > 0, "without XSched, both programs run: {started}, {launched}");
         }
+    }
+}
+
+/// How many kernels of a low-priority program reach the device beside a leader that began while the runtime created the queue for the
+/// program's first launch.
+fn kernels_of_a_late_queue(environment: &RocmEnvironment, options: &[&str], program: &str) -> usize {
+    let file = |name: &str| environment.directory().join(name);
+    let files = ["queue", "queue.waiting", "low.ledger", "high.ledger", "idle.ledger"].map(file);
+    for file in &files {
+        let _ = std::fs::remove_file(file);
+    }
+    let [queue, waiting, low_file, high_file, idle_file] = files;
+    let run = |own: &[&str], words: &[&str]| {
+        environment.run(&[own, options].concat(), &[&[program], words].concat())
+    };
+    // Beside this idle program the other ones report their work from the first launch on.
+    let never = file("never");
+    let idle = run(&LOW, &["leader", never.to_str().expect("the path is text"), "1", "1"]);
+    let _idle = Background::spawn(idle, &idle_file);
+    wait_until("the idle program has completed its kernel", || line_count(&idle_file) > 0);
+    let mut command = run(&[&LOW[..], &["--name", "low"]].concat(), &["burst", "1", "1000"]);
+    command.env("ROCR_STANDIN_QUEUE_FILE", &queue);
+    let mut low = Background::spawn(command, &low_file);
+    wait_until("the low-priority program creates its queue", || waiting.exists());
+    let mut high = Background::spawn(run(&HIGH, &["burst", LEADER_KERNELS, LEADER_KERNEL_NS]), &high_file);
+    high.wait_until_launched();
+    std::fs::write(&queue, "").unwrap();
+    wait_until("the low-priority program is held", || is_held(environment));
+    let last = line_count(&high_file) + KERNELS_DURING_FIRST_LAUNCH;
+    wait_until("the leader executes kernels", || line_count(&high_file) > last);
+    let beside_leader = kernel_count(&low_file);
+    drop(high);
+    low.wait();
+    assert_eq!(kernel_count(&low_file), 1, "the low-priority program launched a kernel afterwards");
+    beside_leader
+}
+
+/// The runtime creates a stream's queue with the first command, which takes long. A launch that did it behind the gate would reach the
+/// device long after it was admitted.
+#[test]
+fn first_launch_is_held_by_a_program_that_began_while_its_queue_was_created() {
+    for rocm in Rocm::ALL {
+        let Some((environment, options)) = environment(rocm, 1) else { continue };
+        let Some(program) = environment.compile("../rocr/ledger.hip") else { continue };
+        let measure = || kernels_of_a_late_queue(&environment, &options, &program);
+        retry_comparison(measure, |kernels| {
+            require(kernels == 0, || format!("{rocm:?}: {kernels} kernels were launched beside the leader"))
+        });
     }
 }
 

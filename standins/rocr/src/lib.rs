@@ -25,6 +25,7 @@
 //!
 //! * `ROCR_STANDIN_KERNEL_US`: the time of a kernel without a known effect, 20 us if unset.
 //! * `ROCR_STANDIN_LEDGER`: a file that gets a line for each completed packet (`ledger.rs`).
+//! * `ROCR_STANDIN_QUEUE_FILE`: a file without which no queue is created: a thread that creates one waits for it (`queues.rs`).
 //! * `ROCR_STANDIN_VERBOSE`: reports calls of functions that are not implemented.
 //! * `ROCR_VISIBLE_DEVICES`: as in AMD's runtime.
 //! * `HSA_STANDIN_OLD`: libraries of the process are not searched for tools, as in version 5.2.

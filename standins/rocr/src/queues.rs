@@ -1,8 +1,10 @@
 //! AQL queues: creation, indices, priorities and compute-unit masks. `processor.rs` executes their packets.
 
 use std::ffi::c_void;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use xsched_core::Nanos;
 
@@ -20,6 +22,9 @@ pub(crate) const MIN_SIZE: u32 = 64;
 pub(crate) const MAX_SIZE: u32 = 131_072;
 /// How many queues an agent has.
 pub(crate) const MAX_QUEUES: u32 = 128;
+
+/// How often a thread looks for the file without which no queue is created.
+const FILE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// `HSA_QUEUE_FEATURE_KERNEL_DISPATCH`.
 const KERNEL_DISPATCH: u32 = 1;
@@ -152,6 +157,7 @@ fn try_create(
     if size < MIN_SIZE {
         return Err(INVALID_ARGUMENT);
     }
+    wait_for_file();
     let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
     let sim = device.queue().ok_or(OUT_OF_RESOURCES)?;
     let ring: Vec<Packet> = (0..size).map(|_| Packet::empty()).collect();
@@ -185,6 +191,21 @@ fn try_create(
     *shared.processor.lock().unwrap_or_else(PoisonError::into_inner) = Some(processor);
     queues.push(queue.expose_provenance());
     write_out(out, queue)
+}
+
+/// Waits until the file exists that `ROCR_STANDIN_QUEUE_FILE` names, as if the creation of a queue took so long. Creates a file with the
+/// same name and `.waiting` behind it.
+fn wait_for_file() {
+    let Some(file) = std::env::var_os("ROCR_STANDIN_QUEUE_FILE").map(PathBuf::from) else { return };
+    let mut waiting = file.clone().into_os_string();
+    waiting.push(".waiting");
+    if let Err(error) = std::fs::write(&waiting, "") {
+        eprintln!("rocr stand-in: cannot create {}: {error}", waiting.display());
+        return;
+    }
+    while !file.exists() {
+        std::thread::sleep(FILE_POLL_INTERVAL);
+    }
 }
 
 fn full_mask(units: u32) -> Vec<u32> {

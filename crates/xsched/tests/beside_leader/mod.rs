@@ -15,8 +15,8 @@ use crate::rocm_environment::RocmEnvironment;
 /// What it launched while it was alone has no stop points.
 const PACKETS_BEFORE_BURST: usize = 200;
 /// The leader's kernels of 1 ms each, which it launches all at once: many more than it executes until the test kills it.
-const LEADER_KERNELS: &str = "8000";
-const LEADER_KERNEL_NS: &str = "1000000";
+pub(crate) const LEADER_KERNELS: &str = "8000";
+pub(crate) const LEADER_KERNEL_NS: &str = "1000000";
 /// How many kernels the leader executes before nothing of the other program may start. The other program has at most 40 kernels of
 /// 5 ms in flight, which are executed meanwhile even if the device is shared fairly and they are not stopped.
 const KERNELS_UNTIL_DRAINED: usize = 500;
@@ -145,7 +145,8 @@ impl BesideLeader {
     }
 }
 
-fn is_held(environment: &RocmEnvironment) -> bool {
+/// Whether the service lists the program of low priority as held.
+pub(crate) fn is_held(environment: &RocmEnvironment) -> bool {
     let tasks = environment.env.status().tasks;
     tasks.iter().any(|task| task.name == "low" && task.state == TaskState::Held)
 }

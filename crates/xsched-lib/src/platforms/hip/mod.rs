@@ -25,6 +25,7 @@ mod hook_macro;
 mod hsa;
 mod kfd;
 mod look_up;
+mod marked_stream;
 mod memory;
 mod memory_operations;
 mod preemption;

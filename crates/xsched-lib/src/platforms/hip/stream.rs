@@ -1,21 +1,20 @@
 //! A HIP stream as a hardware queue of the core.
 
 use std::ffi::{c_char, c_int};
-use std::sync::Arc;
 use std::time::Duration;
 
 use xsched_core::{
     Capabilities, DEFAULT_STOP_DISTANCE, DeviceId, DeviceKind, HalError, HwQueue, Level, Marker, Nanos,
     Order, Progress,
 };
-use xsched_interpose::RevocableHandle;
 use xsched_ipc::kfd_topology::{Match, Topology};
 
-use super::event_markers::{self, CAPTURES, EventHandle, EventMarkers};
+use super::event_markers::{self, EventHandle};
 use super::kfd;
+use super::marked_stream::MarkedStream;
 use super::preemption::{Preemption, StopSupport};
-use super::stall_points::{self, StallWord};
-use super::vendor::{self, Code, Stream};
+use super::stall_points;
+use super::vendor::{self, Stream};
 use super::{runtime_copies, runtime_thread};
 use crate::tracked_queue::VendorQueue;
 
@@ -39,7 +38,7 @@ pub(super) enum StreamKind {
 
 impl StreamKind {
     /// The handle that denotes it in calls to the runtime.
-    fn handle(self) -> Stream {
+    pub(super) fn handle(self) -> Stream {
         match self {
             Self::Legacy => std::ptr::null_mut(),
             Self::PerThread => std::ptr::without_provenance_mut(2),
@@ -57,8 +56,8 @@ impl StreamKind {
 #[derive(Clone, Copy)]
 pub(super) struct StreamId {
     pub(super) key: usize,
-    copy: usize,
-    kind: StreamKind,
+    pub(super) copy: usize,
+    pub(super) kind: StreamKind,
     /// The device's ordinal, known for default streams only.
     ordinal: Option<c_int>,
 }
@@ -95,8 +94,9 @@ fn thread_key() -> Option<usize> {
     THREAD_KEYS.try_with(|keys| keys.as_ptr().addr()).ok()
 }
 
+/// A stream's handle, for any thread.
 #[derive(Clone, Copy)]
-struct Handle(Stream);
+pub(super) struct Handle(pub(super) Stream);
 
 // SAFETY: the runtime's functions may be called from any thread.
 unsafe impl Send for StreamKind {}
@@ -109,15 +109,8 @@ unsafe impl Sync for Handle {}
 
 /// A stream of the program that is scheduled.
 pub(crate) struct HipStream {
-    copy: usize,
-    handle: RevocableHandle<Handle>,
-    kind: StreamKind,
-    key: usize,
-    ordinal: c_int,
-    markers: Arc<EventMarkers>,
+    stream: MarkedStream,
     preemption: Preemption,
-    /// Where stall points follow the markers.
-    stall_word: Option<&'static StallWord>,
 }
 
 /// What the runtime thread finds out about a stream.
@@ -131,7 +124,7 @@ struct StreamInfo {
 impl HipStream {
     /// None if the runtime does not report the stream's device.
     pub(super) fn new(stream: StreamId) -> Option<Self> {
-        let StreamId { copy, kind, ordinal, key } = stream;
+        let StreamId { copy, kind, ordinal, .. } = stream;
         let handle = Handle(kind.handle());
         let info = runtime_thread::call(move || stream_info(copy, handle, ordinal)).flatten()?;
         info.stop_support.report_once("HIP");
@@ -139,57 +132,11 @@ impl HipStream {
             StopSupport::StallPoints { word, .. } => Some(*word),
             _ => None,
         };
-        let markers = Arc::new(EventMarkers::new(copy, info.ordinal, info.events));
-        let polled: std::sync::Weak<EventMarkers> = Arc::downgrade(&markers);
-        runtime_thread::poll(polled);
-        Some(Self {
-            copy,
-            handle: RevocableHandle::new(handle),
-            kind,
-            key,
-            ordinal: info.ordinal,
-            markers,
-            // On this thread: the runtime thread serves all devices and must not wait for the lock of one.
-            preemption: Preemption::register(info.device, info.stop_support),
-            stall_word,
-        })
-    }
-
-    /// Whether the stream's handle denotes another stream on the calling thread: default streams are those of the thread's
-    /// current device, or of the thread itself.
-    fn is_out_of_reach(&self) -> bool {
-        match self.kind {
-            StreamKind::Created(_) => false,
-            default => StreamId::resolve(self.copy, default).is_none_or(|stream| stream.key != self.key),
-        }
-    }
-
-    /// Places a marker. No stream may be captured meanwhile.
-    fn place_marker(&self) -> Result<Marker, String> {
-        let record = vendor::EVENT_RECORD.of(self.copy);
-        let (record, event) = record.zip(self.markers.take_event()).ok_or("the runtime creates no events")?;
-        let place = |event: EventHandle| {
-            let recorded = if self.is_out_of_reach() {
-                // The device's legacy default stream is this stream, or waits for it as for all streams of the device.
-                let (copy, ordinal) = (self.copy, self.ordinal);
-                runtime_thread::call(move || record_on_legacy_stream(copy, ordinal, event))
-            } else {
-                self.handle.with(|Handle(stream)| {
-                    // SAFETY: while the handle is held the program cannot destroy the stream; the event is of its device.
-                    let code = unsafe { record(event.0, stream) };
-                    if let (vendor::SUCCESS, Some(word)) = (code, self.stall_word) {
-                        word.place(self.copy, stream);
-                    }
-                    code
-                })
-            };
-            match recorded {
-                Some(vendor::SUCCESS) => Ok(()),
-                Some(code) => Err(format!("error {code}")),
-                None => Err("the stream was destroyed".to_owned()),
-            }
-        };
-        self.markers.place(event, place)
+        let stream = MarkedStream::new(stream, info.ordinal, info.events, stall_word);
+        stream.prepare();
+        // On this thread: the runtime thread serves all devices and must not wait for the lock of one. After the stream was
+        // prepared: queues that are stopped resume until the new stream is stopped, too.
+        Some(Self { stream, preemption: Preemption::register(info.device, info.stop_support) })
     }
 }
 
@@ -266,19 +213,6 @@ fn create_and_destroy_queue(copy: usize) {
     }
 }
 
-/// For the runtime thread: the legacy default stream is that of the current device.
-fn record_on_legacy_stream(copy: usize, ordinal: c_int, event: EventHandle) -> Code {
-    let functions = vendor::SET_DEVICE.of(copy).zip(vendor::EVENT_RECORD.of(copy));
-    functions.map_or(vendor::NOT_INITIALIZED, |(set_device, record)| {
-        // SAFETY: the runtime rejects an ordinal that does not exist.
-        match unsafe { set_device(ordinal) } {
-            // SAFETY: the event is of this device, whose legacy default stream always exists.
-            vendor::SUCCESS => unsafe { record(event.0, std::ptr::null_mut()) },
-            code => code,
-        }
-    })
-}
-
 /// Domain, bus, device and function of an address such as `0000:c1:00.0`, as one number.
 fn parse_pci_address(name: &[u8]) -> Option<u32> {
     let text = std::ffi::CStr::from_bytes_until_nul(name).ok()?.to_str().ok()?;
@@ -290,12 +224,12 @@ fn parse_pci_address(name: &[u8]) -> Option<u32> {
 
 impl VendorQueue for HipStream {
     fn revoke(&self) {
-        self.handle.revoke();
+        self.stream.handle.revoke();
         self.preemption.unregister();
     }
 
     fn belongs_to(&self, device: usize) -> bool {
-        usize::try_from(self.ordinal).is_ok_and(|ordinal| runtime_copies::base(self.copy) + ordinal == device)
+        self.stream.belongs_to(device)
     }
 }
 
@@ -309,10 +243,7 @@ impl HwQueue for HipStream {
     }
 
     fn mark(&self) -> Result<Marker, HalError> {
-        let placed = event_markers::check_may_place().map_err(str::to_owned).and_then(|()| {
-            let placed = CAPTURES.unless_capturing(|| self.place_marker());
-            placed.unwrap_or_else(|| Err("a stream is being captured".to_owned()))
-        });
+        let placed = self.stream.mark();
         if placed.is_ok() {
             self.preemption.set_launched();
         }
@@ -320,11 +251,11 @@ impl HwQueue for HipStream {
     }
 
     fn progress(&self) -> Progress {
-        Progress { marker: self.markers.reached(), at: None }
+        Progress { marker: self.stream.markers.reached(), at: None }
     }
 
     fn wait(&self, marker: Marker, timeout: Duration) -> Result<bool, HalError> {
-        let is_reached = self.markers.wait(marker, timeout);
+        let is_reached = self.stream.markers.wait(marker, timeout);
         is_reached.ok_or_else(|| self.preemption.error("waiting for a marker", "a stream is being captured"))
     }
 
@@ -334,11 +265,11 @@ impl HwQueue for HipStream {
 
     fn synchronize(&self) -> Result<(), HalError> {
         let error = |why: String| self.preemption.error("synchronizing", why);
-        let synchronize = vendor::STREAM_SYNCHRONIZE.of(self.copy);
+        let synchronize = vendor::STREAM_SYNCHRONIZE.of(self.stream.copy);
         let synchronize =
             synchronize.ok_or_else(|| error("the runtime lacks hipStreamSynchronize".to_owned()))?;
         // SAFETY: while the handle is held the program cannot destroy the stream.
-        match self.handle.with(|Handle(stream)| unsafe { synchronize(stream) }) {
+        match self.stream.handle.with(|Handle(stream)| unsafe { synchronize(stream) }) {
             Some(vendor::SUCCESS) => Ok(()),
             Some(code) => Err(error(format!("error {code}"))),
             None => Err(error("the stream was destroyed".to_owned())),
@@ -364,7 +295,7 @@ impl HwQueue for HipStream {
 
     fn stop_distance(&self) -> Nanos {
         // The kernel driver stops a queue anywhere: there markers only measure the work in flight.
-        if self.stall_word.is_some() { stall_points::DISTANCE } else { DEFAULT_STOP_DISTANCE }
+        if self.stream.has_stall_points() { stall_points::DISTANCE } else { DEFAULT_STOP_DISTANCE }
     }
 }
 
