@@ -164,8 +164,7 @@ def all_clients(machine: Machine) -> list[Client]:
         ),
         Client(
             "migraphx", "6", "migraphx", ["migraphx-driver", "perf", f"{directory}/small.onnx", "-n", "100"], MIGRAPHX,
-            # Not light: a launch of low priority was late in up to three of three pairs (bench/README.md).
-            requires=["/usr/bin/migraphx-driver"], expected_output="Complete", is_light=False,
+            requires=["/usr/bin/migraphx-driver"], expected_output="Complete", is_light=True,
         ),
         Client(
             "miopen", "6", "libmiopen1-tests",
