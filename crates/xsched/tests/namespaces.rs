@@ -182,10 +182,10 @@ fn program_with_another_clock_is_held_while_the_service_is_alive() {
     }
     let env = TestEnvironment::with_service();
     let program = HeldProgram::start(&env, &NEW_TIME_NAMESPACE);
-    // A program that takes the service for dead frees itself after 100 ms.
-    wait_until("the program is held for 500 ms", || {
+    // A program that takes the service for dead frees itself after 500 ms.
+    wait_until("the program is held for 1 s", || {
         let (rounds, held) = (program.rounds(), held_ns(&env));
-        wait_until("the service has held it for 500 ms", || held_ns(&env) > held + 500_000_000);
+        wait_until("the service has held it for 1 s", || held_ns(&env) > held + 1_000_000_000);
         program.rounds() == rounds
     });
     program.end();
