@@ -16,7 +16,7 @@
 //! * `collectives`: communicators of collectives libraries, by which the scheduler knows the processes of a job.
 //! * `deferral`: what ends the deferral of launches of a host-bound program.
 //! * `allocations`: the device memory that the program has allocated, for platforms that count it.
-//! * `event_queue`, `event_wait_lists`, `info_query`, `driver_callbacks`, `captures`: parts that several platforms can use.
+//! * `event_queue`, `event_wait_lists`, `info_query`, `driver_callbacks`, `captures`, `object_table`: parts that several platforms can use.
 //! * `api`: the C interface, for programs that schedule themselves or give hints.
 
 mod allocations;
@@ -33,6 +33,7 @@ mod info_query;
 mod ioctl;
 mod loaded_libraries;
 mod loader;
+mod object_table;
 mod platforms;
 mod queue_hooks;
 mod runtime;

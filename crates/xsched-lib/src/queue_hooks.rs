@@ -57,6 +57,17 @@ pub(crate) fn release_queue<R>(real: impl FnOnce() -> R, queue: Handle) -> R {
     })
 }
 
+/// Calls `real`, which may destroy the queues with these keys. A queue that it does not destroy is tracked again with its next launch.
+pub(crate) fn destroy_all<R>(real: impl FnOnce() -> R, keys: impl FnOnce() -> Vec<usize>) -> R {
+    forward_once(real, |_| {
+        if let Some(runtime) = runtime() {
+            for key in keys() {
+                runtime.untrack(key);
+            }
+        }
+    })
+}
+
 /// Calls `real`, which launches work on a queue, once the scheduler allows it. `finishes` returns whether `real` waits for
 /// that work and for everything launched before it; it is called for tracked queues only.
 pub(crate) fn launch<R>(real: impl FnOnce() -> R, queue: Handle, finishes: impl FnOnce() -> bool) -> R {

@@ -2,30 +2,19 @@
 
 use std::cell::RefCell;
 use std::ffi::c_char;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use xsched_sim::{Config, SimDevice};
+use xsched_sim::SimDevice;
+use xsched_standin_streams::object::{self, Handle, Object, get};
+use xsched_standin_streams::open_device;
 
-use crate::object::{Handle, Object, get, write};
 use crate::stream::Stream;
-use crate::{Code, INVALID_PARAMETER, NO_CONTEXT, NO_DEVICE, acl};
+use crate::{Code, INVALID_PARAMETER, NO_CONTEXT, NO_DEVICE, acl, write};
 
 /// The simulated device of this process.
 pub(crate) fn device() -> Result<&'static SimDevice, Code> {
     static DEVICE: OnceLock<Option<SimDevice>> = OnceLock::new();
-    DEVICE.get_or_init(open).as_ref().ok_or(NO_DEVICE)
-}
-
-fn open() -> Option<SimDevice> {
-    let path = PathBuf::from(std::env::var_os("XSIM_DEVICE")?);
-    if !path.exists() {
-        // If another process creates it at the same time, opening it succeeds.
-        if let Ok(created) = SimDevice::create_at(&path, &Config::default()) {
-            return Some(created);
-        }
-    }
-    SimDevice::open(&path).ok()
+    DEVICE.get_or_init(open_device).as_ref().ok_or(NO_DEVICE)
 }
 
 pub(crate) struct Context {
@@ -36,6 +25,7 @@ pub(crate) struct Context {
 
 impl Object for Context {
     const TAG: u64 = u64::from_le_bytes(*b"acl ctxt");
+    const INVALID: Code = INVALID_PARAMETER;
 }
 
 pub(crate) type ContextHandle = *const Handle<Context>;
@@ -117,7 +107,7 @@ acl! {
             CURRENT.set(None);
         }
         // SAFETY: as the vendor's headers demand.
-        unsafe { crate::object::destroy(context) }
+        unsafe { object::destroy(context) }
     }
     fn aclrtSetCurrentContext(context: ContextHandle) {
         // SAFETY: as the vendor's headers demand.

@@ -1,38 +1,16 @@
 //! Events. A wait for an event that is not recorded yet lasts until it is.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use xsched_standin_streams::object::{self, Handle, Object, get};
 
-use crate::object::{self, Handle, Object, get, write};
 use crate::stream::{Command, StreamHandle, find};
-use crate::{acl, context};
+use crate::{Code, INVALID_PARAMETER, acl, context, write};
 
 #[derive(Default)]
-pub(crate) struct Event {
-    is_complete: Mutex<bool>,
-    changed: Condvar,
-}
+pub(crate) struct Event(pub(crate) xsched_standin_streams::Event);
 
 impl Object for Event {
     const TAG: u64 = u64::from_le_bytes(*b"acl evnt");
-}
-
-impl Event {
-    fn is_complete(&self) -> MutexGuard<'_, bool> {
-        self.is_complete.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn complete(&self) {
-        *self.is_complete() = true;
-        self.changed.notify_all();
-    }
-
-    pub(crate) fn reset(&self) {
-        *self.is_complete() = false;
-    }
-
-    pub(crate) fn wait(&self) {
-        drop(self.changed.wait_while(self.is_complete(), |is_complete| !*is_complete));
-    }
+    const INVALID: Code = INVALID_PARAMETER;
 }
 
 type EventHandle = *const Handle<Event>;
@@ -48,7 +26,7 @@ acl! {
     fn aclrtRecordEvent(event: EventHandle, stream: StreamHandle) {
         // SAFETY: as the vendor's headers demand.
         let (event, stream) = unsafe { (get(event)?, find(stream)?) };
-        event.object.reset();
+        event.object.0.reset();
         stream.object.submit(Command::Record(event))
     }
     fn aclrtResetEvent(event: EventHandle, stream: StreamHandle) {
@@ -61,11 +39,11 @@ acl! {
     }
     fn aclrtQueryEventStatus(event: EventHandle, status: *mut i32) {
         // SAFETY: as the vendor's headers demand.
-        unsafe { write(status, i32::from(*get(event)?.object.is_complete())) }
+        unsafe { write(status, i32::from(get(event)?.object.0.is_complete())) }
     }
     fn aclrtSynchronizeEvent(event: EventHandle) {
         // SAFETY: as the vendor's headers demand.
-        unsafe { get(event) }?.object.wait();
+        unsafe { get(event) }?.object.0.wait();
         Ok(())
     }
 }

@@ -9,9 +9,10 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::time::Duration;
 
-use crate::object::{Handle, Object, create, get, write};
+use xsched_standin_streams::object::{Handle, Object, create, get};
+
 use crate::stream::{Command, StreamHandle, find};
-use crate::{INVALID_PARAMETER, acl, context};
+use crate::{Code, INVALID_PARAMETER, acl, context, write};
 
 #[derive(Clone, Copy)]
 pub(crate) enum Effect {
@@ -27,6 +28,7 @@ pub(crate) struct Kernel(Effect);
 
 impl Object for Kernel {
     const TAG: u64 = u64::from_le_bytes(*b"acl kern");
+    const INVALID: Code = INVALID_PARAMETER;
 }
 
 /// A kernel with its arguments.

@@ -11,7 +11,6 @@ mod context;
 mod event;
 mod kernel;
 mod memory;
-mod object;
 mod stream;
 
 /// `aclError`.
@@ -34,6 +33,15 @@ const NO_DEVICE: Code = 507_000;
 /// The result of a function as C programs expect it.
 fn to_code(result: Result<(), Code>) -> Code {
     result.err().unwrap_or(SUCCESS)
+}
+
+/// Writes to an output parameter.
+///
+/// # Safety
+/// `out` is null or valid for a write.
+unsafe fn write<T>(out: *mut T, value: T) -> Result<(), Code> {
+    // SAFETY: the caller guarantees it.
+    unsafe { xsched_standin_streams::object::write(out, value) }.ok_or(INVALID_PARAMETER)
 }
 
 /// Exports functions of `AscendCL`. Programs pass handles that it returned, and pointers as its headers demand.

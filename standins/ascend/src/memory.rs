@@ -2,8 +2,7 @@
 
 use std::ffi::c_void;
 
-use crate::object::write;
-use crate::{INVALID_PARAMETER, OUT_OF_MEMORY, acl};
+use crate::{INVALID_PARAMETER, OUT_OF_MEMORY, acl, write};
 
 unsafe extern "C" {
     fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void;

@@ -1,18 +1,16 @@
-//! Streams: a thread for each runs its commands in order on a queue of the simulated device.
+//! Streams, their copies, and captures.
 
 use std::ffi::c_void;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use xsched_core::HwQueue as _;
 use xsched_sim::SimQueue;
+use xsched_standin_streams::object::{self, Handle, Object, get};
+use xsched_standin_streams::{StreamThread, occupy};
 
 use crate::context::{self, Context};
 use crate::event::Event;
 use crate::kernel::Launch;
-use crate::object::{self, Handle, Object, get, write};
-use crate::{Code, INVALID_PARAMETER, NO_DEVICE, OTHER_CONTEXT, OUT_OF_MEMORY, TIMEOUT, acl};
+use crate::{Code, INVALID_PARAMETER, NO_DEVICE, OTHER_CONTEXT, OUT_OF_MEMORY, TIMEOUT, acl, write};
 
 /// What a command does. Addresses are the program's, which keeps the memory until the command has completed.
 #[derive(Clone)]
@@ -29,39 +27,20 @@ pub(crate) struct Stream {
     /// The address of the context that it belongs to.
     context: usize,
     flags: u32,
-    commands: Sender<Command>,
-    progress: Arc<Progress>,
+    thread: StreamThread,
     /// The commands that were captured, while a capture is active.
     captured: Mutex<Option<Vec<Command>>>,
 }
 
-/// How many commands were submitted and how many have completed.
-#[derive(Default)]
-struct Progress {
-    counts: Mutex<(u64, u64)>,
-    changed: Condvar,
-}
-
-impl Progress {
-    fn counts(&self) -> MutexGuard<'_, (u64, u64)> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Object for Stream {
     const TAG: u64 = u64::from_le_bytes(*b"acl strm");
+    const INVALID: Code = INVALID_PARAMETER;
 }
 
 impl Stream {
-    /// A stream with its thread, which ends when the stream is destroyed and its commands have completed.
     pub(crate) fn new(context: usize, flags: u32) -> Result<Self, Code> {
-        let sim = context::device()?.queue().map_err(|_| OUT_OF_MEMORY)?;
-        let (commands, received) = channel();
-        let progress = Arc::<Progress>::default();
-        let reported = Arc::clone(&progress);
-        let thread = std::thread::Builder::new().name("ascend".to_owned());
-        thread.spawn(move || run(&sim, &received, &reported)).map_err(|_| OUT_OF_MEMORY)?;
-        Ok(Self { context, flags, commands, progress, captured: Mutex::default() })
+        let thread = StreamThread::new(context::device()?, "ascend").ok_or(OUT_OF_MEMORY)?;
+        Ok(Self { context, flags, thread, captured: Mutex::default() })
     }
 
     /// Runs a command, or records it while the stream is captured.
@@ -70,19 +49,12 @@ impl Stream {
             captured.push(command);
             return Ok(());
         }
-        // Held while it is sent, so that the count never lags behind the stream.
-        let mut counts = self.progress.counts();
-        counts.0 += 1;
-        self.commands.send(command).map_err(|_| NO_DEVICE)
+        self.thread.submit(move |sim| apply(sim, &command)).ok_or(NO_DEVICE)
     }
 
     /// Waits, without a limit if the timeout in milliseconds is negative.
     pub(crate) fn wait(&self, timeout: i32) -> Result<(), Code> {
-        let timeout = u64::try_from(timeout).map_or(Duration::MAX, Duration::from_millis);
-        let counts = self.progress.counts();
-        let end = counts.0;
-        let waited = self.progress.changed.wait_timeout_while(counts, timeout, |counts| counts.1 < end);
-        if waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() { Err(TIMEOUT) } else { Ok(()) }
+        if self.thread.wait(timeout) { Ok(()) } else { Err(TIMEOUT) }
     }
 
     fn captured(&self) -> MutexGuard<'_, Option<Vec<Command>>> {
@@ -90,19 +62,10 @@ impl Stream {
     }
 }
 
-fn run(sim: &SimQueue, commands: &Receiver<Command>, progress: &Progress) {
-    for command in commands {
-        apply(sim, &command);
-        progress.counts().1 += 1;
-        progress.changed.notify_all();
-    }
-}
-
 fn apply(sim: &SimQueue, command: &Command) {
     match command {
         Command::Kernel(launch) => {
-            // A device that has removed the process runs nothing.
-            if sim.launch(launch.duration()).is_ok() && sim.synchronize().is_ok() {
+            if occupy(sim, launch.duration()) {
                 launch.apply();
             }
         }
@@ -115,9 +78,9 @@ fn apply(sim: &SimQueue, command: &Command) {
             // SAFETY: as above.
             unsafe { std::ptr::with_exposed_provenance_mut::<u8>(*to).write_bytes(*byte, *size) };
         }
-        Command::Record(event) => event.object.complete(),
-        Command::Wait(event) => event.object.wait(),
-        Command::Reset(event) => event.object.reset(),
+        Command::Record(event) => event.object.0.complete(),
+        Command::Wait(event) => event.object.0.wait(),
+        Command::Reset(event) => event.object.0.reset(),
     }
 }
 
@@ -142,6 +105,7 @@ struct Captured(Vec<Command>);
 
 impl Object for Captured {
     const TAG: u64 = u64::from_le_bytes(*b"acl capt");
+    const INVALID: Code = INVALID_PARAMETER;
 }
 
 acl! {

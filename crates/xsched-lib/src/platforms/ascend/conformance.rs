@@ -2,7 +2,7 @@
 //! counter.
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_char, c_uint, c_void};
+use std::ffi::{c_char, c_uint, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -15,7 +15,7 @@ use super::queue::{self, AscendCl};
 use super::vendor::{Code, SUCCESS, Stream};
 use crate::event_queue::EventQueue;
 use crate::hooks::functions;
-use crate::platforms::test_support::{build_standins, target_directory};
+use crate::platforms::test_support::load_standin;
 
 functions! {
     library super::LIBRARY;
@@ -39,21 +39,7 @@ macro_rules! must {
 fn kernel() -> Handle {
     static KERNEL: OnceLock<Handle> = OnceLock::new();
     *KERNEL.get_or_init(|| {
-        build_standins(&["xsched-standin-ascend"]);
-        let file = std::env::temp_dir().join(format!("xsched-ascend-{}", std::process::id()));
-        // SAFETY: called once, before the library that reads the variable is loaded; no other test changes it.
-        unsafe { std::env::set_var("XSIM_DEVICE", &file) };
-        let path = target_directory().join("libstandin_ascend.so");
-        let path = CString::new(path.into_os_string().into_encoded_bytes()).unwrap();
-        // SAFETY: loading runs the library's constructors only.
-        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
-        assert!(!library.is_null(), "{path:?} cannot be loaded");
-        let hook = &super::LIBRARY.hooks()[0];
-        // SAFETY: the handle is valid, and the name is a C string.
-        hook.install(unsafe { crate::loader::real_dlsym()(library, hook.name.as_ptr()) });
-        must!(INIT, null());
-        // The stand-in has it open; other processes must not find it.
-        let _ = std::fs::remove_file(file);
+        load_standin("ascend", &super::LIBRARY, || must!(INIT, null()));
         let mut kernel = Handle::NONE;
         must!(GET_KERNEL, null_mut(), c"increment".as_ptr(), &raw mut kernel);
         kernel

@@ -156,22 +156,16 @@ fn create(real: impl FnOnce() -> Code, stream: *mut Stream) -> Code {
 
 fn destroy(real: impl FnOnce() -> Code, stream: Stream) -> Code {
     let destroy = || {
-        run_isolated(|| queue::forget(stream));
+        run_isolated(|| queue::STREAMS.forget(stream.addr()));
         real()
     };
     // Destroying a stream ends its capture.
     capture::end(|| queue_hooks::release_queue(destroy, stream), stream)
 }
 
-/// Calls `real`, which may destroy these streams. A stream that it does not destroy is tracked again with its next launch.
+/// Calls `real`, which may destroy these streams.
 fn destroy_all(real: impl FnOnce() -> Code, is_destroyed: impl Fn(&Place) -> bool) -> Code {
-    forward_once(real, |_| {
-        if let Some(runtime) = runtime() {
-            for key in queue::take(is_destroyed) {
-                runtime.untrack(key);
-            }
-        }
-    })
+    queue_hooks::destroy_all(real, || queue::STREAMS.take(is_destroyed))
 }
 
 /// A wait with a timeout may return before the stream is idle.

@@ -2,9 +2,6 @@
 //!
 //! A stream can be used only where its context is current. The library's threads have no context, so it is made current for each call.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use xsched_core::{DeviceId, DeviceKind};
 use xsched_interpose::Handle;
 
@@ -12,6 +9,7 @@ use super::capture;
 use super::vendor::{self, Context, Event, Stream};
 use crate::event_queue::{EventApi, EventQueue};
 use crate::hooks::call;
+use crate::object_table::ObjectTable;
 
 /// Where a stream is.
 #[derive(Clone, Copy)]
@@ -22,11 +20,7 @@ pub(crate) struct Place {
 }
 
 /// The tracked streams by the address of [`key`].
-static STREAMS: Mutex<BTreeMap<usize, Place>> = Mutex::new(BTreeMap::new());
-
-fn streams() -> MutexGuard<'static, BTreeMap<usize, Place>> {
-    STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub(crate) static STREAMS: ObjectTable<Place> = ObjectTable::new();
 
 /// A handle that identifies a stream: the stream's own, or for a default stream the odd address behind that of its context. Objects of
 /// the vendor have even addresses.
@@ -86,24 +80,10 @@ pub(crate) fn open(stream: Stream) -> Option<EventQueue<AscendCl>> {
     if flags & vendor::NOT_LAUNCHED_BY_PROGRAM != 0 {
         return None;
     }
-    streams().insert(stream.addr(), place);
+    STREAMS.record(stream.addr(), place);
     let name = device_name(place.device);
     let device = DeviceId::named(DeviceKind::Npu, &name);
     Some(EventQueue::new(stream, device, name, "AscendCL cannot stop a stream"))
-}
-
-/// The streams that are destroyed together with something, which are forgotten.
-pub(crate) fn take(is_destroyed: impl Fn(&Place) -> bool) -> Vec<usize> {
-    let mut streams = streams();
-    let destroyed: Vec<_> =
-        streams.iter().filter(|(_, place)| is_destroyed(place)).map(|(key, _)| *key).collect();
-    streams.retain(|key, _| !destroyed.contains(key));
-    destroyed
-}
-
-/// The program is about to destroy a stream.
-pub(crate) fn forget(stream: Stream) {
-    streams().remove(&stream.addr());
 }
 
 fn is_default(stream: Stream) -> bool {
@@ -112,7 +92,7 @@ fn is_default(stream: Stream) -> bool {
 
 /// Calls `work` with the stream of a key while its context is current.
 fn with_context<R>(stream: Stream, work: impl FnOnce(Stream) -> Result<R, String>) -> Result<R, String> {
-    let place = streams().get(&stream.addr()).copied().ok_or("the stream was destroyed")?;
+    let place = STREAMS.get(stream.addr()).ok_or("the stream was destroyed")?;
     let before = current_context();
     let is_other = before != Some(place.context);
     if is_other {

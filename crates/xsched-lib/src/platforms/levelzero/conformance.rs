@@ -15,7 +15,7 @@ use super::vendor::{self, Code, Description, Handle, QueueDescription, SUCCESS};
 use super::{queue, vendor::List};
 use crate::event_queue::EventQueue;
 use crate::hooks::functions;
-use crate::platforms::test_support::{build_standins, target_directory};
+use crate::platforms::test_support::{build_standins, target_directory, with_own_device};
 
 functions! {
     library super::LIBRARY;
@@ -54,13 +54,9 @@ fn open() -> Option<[Handle; 3]> {
     static OPENED: OnceLock<Option<[Handle; 3]>> = OnceLock::new();
     *OPENED.get_or_init(|| {
         build_standins(&["xsched-standin-levelzero"]);
-        let file = std::env::temp_dir().join(format!("xsched-levelzero-{}", std::process::id()));
         let driver = target_directory().join("libstandin_levelzero.so");
-        // SAFETY: called once, before the libraries that read the variables are loaded; no other test changes them.
-        unsafe {
-            std::env::set_var("XSIM_DEVICE", &file);
-            std::env::set_var("ZE_ENABLE_ALT_DRIVERS", driver);
-        }
+        // SAFETY: called once, before the library that reads the variable is loaded; no other test changes it.
+        unsafe { std::env::set_var("ZE_ENABLE_ALT_DRIVERS", driver) };
         // SAFETY: loading runs the library's constructors only.
         let library = unsafe { libc::dlopen(c"libze_loader.so.1".as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
@@ -73,13 +69,13 @@ fn open() -> Option<[Handle; 3]> {
         hook.install(unsafe { crate::loader::real_dlsym()(library, hook.name.as_ptr()) });
         let [mut driver, mut device, mut context, mut module] = [Handle::NONE; 4];
         let mut one = 1;
-        must!(INIT, 0);
-        must!(DRIVERS, &raw mut one, &raw mut driver);
-        must!(DEVICES, driver, &raw mut one, &raw mut device);
-        must!(CONTEXT, driver, &raw const CONTEXT_DESCRIPTION.0, &raw mut context);
-        must!(MODULE, context, device, null(), &raw mut module, null_mut());
-        // The stand-in has it open; other processes must not find it.
-        let _ = std::fs::remove_file(file);
+        with_own_device("levelzero", || {
+            must!(INIT, 0);
+            must!(DRIVERS, &raw mut one, &raw mut driver);
+            must!(DEVICES, driver, &raw mut one, &raw mut device);
+            must!(CONTEXT, driver, &raw const CONTEXT_DESCRIPTION.0, &raw mut context);
+            must!(MODULE, context, device, null(), &raw mut module, null_mut());
+        });
         Some([context, device, module])
     })
 }

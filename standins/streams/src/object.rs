@@ -2,23 +2,25 @@
 
 use std::sync::Arc;
 
-use crate::{Code, INVALID_PARAMETER};
-
 /// A type that has handles.
-pub(crate) trait Object {
+pub trait Object {
     /// The tag of such an object.
     const TAG: u64;
+    /// The vendor's code for a handle or a pointer that is not valid.
+    const INVALID: i32;
 }
 
 /// An object with its tag. The program's handle is one reference; queued commands have more.
 #[repr(C)]
-pub(crate) struct Handle<T> {
+pub struct Handle<T> {
     tag: u64,
-    pub(crate) object: T,
+    /// The object itself.
+    pub object: T,
 }
 
 impl<T: Object> Handle<T> {
-    pub(crate) fn new(object: T) -> Arc<Self> {
+    /// An object with its first reference.
+    pub fn new(object: T) -> Arc<Self> {
         Arc::new(Self { tag: T::TAG, object })
     }
 }
@@ -27,16 +29,22 @@ impl<T: Object> Handle<T> {
 ///
 /// # Safety
 /// `out` is null or valid for a write.
-pub(crate) unsafe fn create<T: Object>(out: *mut *const Handle<T>, object: T) -> Result<(), Code> {
+///
+/// # Errors
+/// The vendor's code, if `out` is null.
+pub unsafe fn create<T: Object>(out: *mut *const Handle<T>, object: T) -> Result<(), i32> {
     // SAFETY: the caller guarantees it.
-    unsafe { write(out, Arc::into_raw(Handle::new(object))) }
+    unsafe { write(out, Arc::into_raw(Handle::new(object))) }.ok_or(T::INVALID)
 }
 
 /// The object of a handle.
 ///
 /// # Safety
 /// The handle is null or came from [`create`], and is not destroyed meanwhile.
-pub(crate) unsafe fn get<T: Object>(handle: *const Handle<T>) -> Result<Arc<Handle<T>>, Code> {
+///
+/// # Errors
+/// The vendor's code, if the handle is null or of another type.
+pub unsafe fn get<T: Object>(handle: *const Handle<T>) -> Result<Arc<Handle<T>>, i32> {
     // SAFETY: the caller guarantees it.
     match unsafe { handle.as_ref() } {
         Some(object) if object.tag == T::TAG => {
@@ -45,7 +53,7 @@ pub(crate) unsafe fn get<T: Object>(handle: *const Handle<T>) -> Result<Arc<Hand
             // SAFETY: as above; the count was just incremented for it.
             Ok(unsafe { Arc::from_raw(handle) })
         }
-        _ => Err(INVALID_PARAMETER),
+        _ => Err(T::INVALID),
     }
 }
 
@@ -53,7 +61,10 @@ pub(crate) unsafe fn get<T: Object>(handle: *const Handle<T>) -> Result<Arc<Hand
 ///
 /// # Safety
 /// As for [`get`], and the program does not use the handle again.
-pub(crate) unsafe fn destroy<T: Object>(handle: *const Handle<T>) -> Result<(), Code> {
+///
+/// # Errors
+/// As for [`get`].
+pub unsafe fn destroy<T: Object>(handle: *const Handle<T>) -> Result<(), i32> {
     // SAFETY: the caller guarantees it.
     unsafe { get(handle) }?;
     // SAFETY: `create` made the handle from an `Arc`, and this is the program's last use.
@@ -61,15 +72,11 @@ pub(crate) unsafe fn destroy<T: Object>(handle: *const Handle<T>) -> Result<(), 
     Ok(())
 }
 
-/// Writes to an output parameter.
+/// Writes to an output parameter. None if it is null.
 ///
 /// # Safety
 /// `out` is null or valid for a write.
-pub(crate) unsafe fn write<T>(out: *mut T, value: T) -> Result<(), Code> {
-    if out.is_null() {
-        return Err(INVALID_PARAMETER);
-    }
-    // SAFETY: not null; the caller guarantees the rest.
-    unsafe { out.write(value) };
-    Ok(())
+pub unsafe fn write<T>(out: *mut T, value: T) -> Option<()> {
+    // SAFETY: the caller guarantees it, and the pointer is not null.
+    (!out.is_null()).then(|| unsafe { out.write(value) })
 }
