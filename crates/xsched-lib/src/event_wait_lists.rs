@@ -129,6 +129,22 @@ pub(crate) unsafe fn wait_for_events<A: WaitListApi>(
     code
 }
 
+/// Calls `launch`, after which the work of a queue waits for an event that identifies no queue. If a queue waits for the program, the event may
+/// be behind that.
+pub(crate) fn launch_waiting_for_event<A: EventApi, R>(launch: impl FnOnce() -> R, queue: Handle) -> R {
+    let mut may_wait_for_program = false;
+    run_isolated(|| {
+        let mut blocked = blocked();
+        blocked.retain(|queue| !(queue.is_over)());
+        may_wait_for_program = !blocked.is_empty();
+    });
+    if may_wait_for_program {
+        launch_waiting_for_program::<A, R>(launch, queue)
+    } else {
+        launch_waiting_for_any_queue(launch, queue)
+    }
+}
+
 /// Whether work on this queue waits for the program.
 pub(crate) fn waits_for_program(key: usize) -> bool {
     let mut blocked = blocked();

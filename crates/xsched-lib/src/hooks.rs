@@ -10,7 +10,8 @@
 /// }
 /// ```
 /// Every name begins with the prefix. If the vendor's function cannot be found, a hook returns the given code of the vendor, or
-/// null if it returns a pointer or a handle. No function has a floating point argument.
+/// null if it returns a pointer or a handle. No function has a floating point argument, unless the list says so in a third line:
+/// `arguments may be floating point;`.
 ///
 /// A hook calls its handler, here `launch(real, queue, kernel, argument)`. `real()` calls the vendor's function with the same
 /// arguments; the handler calls it exactly once. Calls from inside the vendor's library or from inside a hook of this list go
@@ -19,9 +20,14 @@
 /// The platform's `VENDOR` says which library is the vendor's own. The macro also defines `LIBRARY`, for the loader's look-up
 /// functions and for [`functions`].
 macro_rules! hooks {
+    ( prefix $prefix:literal; if missing return $missing:expr; arguments may be floating point; $($list:tt)* ) => {
+        crate::hooks::hooks! { export_with_floating_point; $prefix; $missing; $($list)* }
+    };
+    ( prefix $prefix:literal; if missing return $missing:expr; $($list:tt)* ) => {
+        crate::hooks::hooks! { export; $prefix; $missing; $($list)* }
+    };
     (
-        prefix $prefix:literal;
-        if missing return $missing:expr;
+        $export:ident; $prefix:literal; $missing:expr;
         $( $(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) -> $result:ty = $handler:expr; )*
     ) => {
         /// The hooks.
@@ -86,7 +92,7 @@ macro_rules! hooks {
         #[allow(non_snake_case, reason = "the vendor's names")]
         mod exported {
             use super::*;
-            $( crate::hooks::export! { $name, hook::$name, crate::loader::select_target } )*
+            $( crate::hooks::$export! { $name, hook::$name, crate::loader::select_target } )*
         }
 
         /// The vendor's library and its hooks.
@@ -97,9 +103,45 @@ macro_rules! hooks {
 pub(crate) use hooks;
 
 /// Exports a function that programs call by name: it calls `$select` with the return address of the call and the description of
-/// the hook, and jumps to the function that this returns, with the caller's registers and stack unchanged.
+/// the hook, and jumps to the function that this returns, with the caller's registers and stack unchanged. The function has no
+/// floating point argument.
 macro_rules! export {
     ($name:ident, $hook:path, $select:path) => {
+        crate::hooks::trampoline! { $name, $hook, $select, [] [] 56, [] [] }
+    };
+}
+pub(crate) use export;
+
+/// The same for functions with floating point arguments, which eight more registers hold.
+macro_rules! export_with_floating_point {
+    ($name:ident, $hook:path, $select:path) => {
+        crate::hooks::trampoline! { $name, $hook, $select,
+            [
+                "sub rsp, 128",
+                "movups [rsp], xmm0", "movups [rsp + 16], xmm1", "movups [rsp + 32], xmm2", "movups [rsp + 48], xmm3",
+                "movups [rsp + 64], xmm4", "movups [rsp + 80], xmm5", "movups [rsp + 96], xmm6", "movups [rsp + 112], xmm7",
+            ]
+            [
+                "movups xmm0, [rsp]", "movups xmm1, [rsp + 16]", "movups xmm2, [rsp + 32]", "movups xmm3, [rsp + 48]",
+                "movups xmm4, [rsp + 64]", "movups xmm5, [rsp + 80]", "movups xmm6, [rsp + 96]", "movups xmm7, [rsp + 112]",
+                "add rsp, 128",
+            ]
+            56 + 128,
+            ["stp q0, q1, [sp, #-128]!", "stp q2, q3, [sp, #32]", "stp q4, q5, [sp, #64]", "stp q6, q7, [sp, #96]",]
+            ["ldp q2, q3, [sp, #32]", "ldp q4, q5, [sp, #64]", "ldp q6, q7, [sp, #96]", "ldp q0, q1, [sp], #128",]
+        }
+    };
+}
+pub(crate) use export_with_floating_point;
+
+/// The code of [`export`]. `$save` and `$restore` are the instructions for further registers, for x86-64 and `AArch64`, and `$return` is where
+/// x86-64's return address is then.
+macro_rules! trampoline {
+    (
+        $name:ident, $hook:path, $select:path,
+        [$($save:tt,)*] [$($restore:tt,)*] $return:expr,
+        [$($arm_save:tt,)*] [$($arm_restore:tt,)*]
+    ) => {
         /// # Safety
         /// As for the vendor's function of this name.
         #[unsafe(no_mangle)]
@@ -107,31 +149,36 @@ macro_rules! export {
         pub(super) unsafe extern "C" fn $name() {
             #[cfg(target_arch = "x86_64")]
             ::std::arch::naked_asm!(
-                // Six registers hold arguments. No function of the lists has a floating point argument.
+                // Six registers hold arguments that are not floating point.
                 "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9",
                 "sub rsp, 8",
+                $($save,)*
                 // The caller's return address.
-                "mov rdi, qword ptr [rsp + 56]",
+                "mov rdi, qword ptr [rsp + {return_address}]",
                 "lea rsi, [rip + {hook}]",
                 "call {select}",
+                $($restore,)*
                 "add rsp, 8",
                 "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
                 "jmp rax",
+                return_address = const $return,
                 hook = sym $hook,
                 select = sym $select,
             );
             #[cfg(target_arch = "aarch64")]
             ::std::arch::naked_asm!(
-                // Eight registers hold arguments. No function of the lists has a floating point argument.
+                // Eight registers hold arguments that are not floating point.
                 "stp x29, x30, [sp, #-80]!",
                 "mov x29, sp",
                 "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]", "stp x6, x7, [sp, #64]",
+                $($arm_save,)*
                 // The caller's return address.
                 "mov x0, x30",
                 "adrp x1, {hook}",
                 "add x1, x1, :lo12:{hook}",
                 "bl {select}",
                 "mov x16, x0",
+                $($arm_restore,)*
                 "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]", "ldp x4, x5, [sp, #48]", "ldp x6, x7, [sp, #64]",
                 "ldp x29, x30, [sp], #80",
                 "br x16",
@@ -141,7 +188,7 @@ macro_rules! export {
         }
     };
 }
-pub(crate) use export;
+pub(crate) use trampoline;
 
 /// How many copies of a vendor's library have hooks of their own. Calls to further copies are only forwarded.
 pub(crate) const MAX_COPIES: usize = 8;
@@ -210,6 +257,10 @@ impl MissingFunction for i32 {
     fn result(code: i32) -> Self {
         code
     }
+}
+
+impl MissingFunction for () {
+    fn result(_code: i32) -> Self {}
 }
 
 impl<T> MissingFunction for *mut T {

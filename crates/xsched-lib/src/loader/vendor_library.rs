@@ -27,8 +27,9 @@ pub(crate) struct VendorIdentity {
 impl VendorIdentity {
     /// Whether a library is the vendor's own.
     pub(crate) fn is_of(&self, image: &Image<'_>) -> bool {
-        self.exports.iter().all(|name| image.find(name, Kind::Function).is_some())
-            && !self.is_on_another_platform(image)
+        self.exports.is_empty()
+            || (self.exports.iter().all(|name| image.find(name, Kind::Function).is_some())
+                && !self.is_on_another_platform(image))
     }
 
     fn is_on_another_platform(&self, image: &Image<'_>) -> bool {
