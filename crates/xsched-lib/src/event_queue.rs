@@ -79,8 +79,8 @@ pub(crate) trait StopPoints: Send + Sync {
 pub(crate) struct EventQueue<A: EventApi> {
     queue: RevocableHandle<Handle>,
     key: usize,
-    /// The address of the object with which the queue is destroyed; 0 if there is none.
-    owner: usize,
+    /// The addresses of the objects with which the queue is destroyed; 0 if there is none.
+    owners: [usize; 2],
     device: DeviceId,
     capabilities: Capabilities,
     markers: Mutex<Markers<A>>,
@@ -104,7 +104,7 @@ impl<A: EventApi> EventQueue<A> {
         Self {
             queue: RevocableHandle::new(queue),
             key: queue.addr(),
-            owner: 0,
+            owners: [0; 2],
             device,
             capabilities,
             markers,
@@ -119,9 +119,9 @@ impl<A: EventApi> EventQueue<A> {
         Self { stop_points: stop_points.ok(), capabilities: self.capabilities.with_deactivate(cost), ..self }
     }
 
-    /// The same queue, which is destroyed together with the object at this address.
+    /// The same queue, which is destroyed together with the object at this address. A queue has at most two such objects.
     pub(crate) fn owned_by(self, owner: usize) -> Self {
-        Self { owner, ..self }
+        Self { owners: [owner, self.owners[0]], ..self }
     }
 
     /// The same queue, which only the launching thread may mark: the vendor does not allow two threads to use it at once.
@@ -163,7 +163,7 @@ impl<A: EventApi> VendorQueue for EventQueue<A> {
     }
 
     fn belongs_to(&self, owner: usize) -> bool {
-        self.owner == owner && owner != 0
+        owner != 0 && self.owners.contains(&owner)
     }
 }
 

@@ -32,7 +32,7 @@ functions! {
 
 /// A pointer that the driver returned.
 #[derive(Clone, Copy)]
-struct Pointer(*mut c_void);
+pub(crate) struct Pointer(pub(crate) *mut c_void);
 // SAFETY: the driver's handles may be used from any thread.
 unsafe impl Send for Pointer {}
 // SAFETY: as above.
@@ -53,7 +53,7 @@ fn open_library() -> *mut c_void {
 }
 
 /// The context and the kernel, created once.
-fn context_and_kernel() -> (Pointer, Pointer) {
+pub(crate) fn context_and_kernel() -> (Pointer, Pointer) {
     static CREATED: OnceLock<(Pointer, Pointer)> = OnceLock::new();
     *CREATED.get_or_init(|| {
         let library = open_library();

@@ -11,9 +11,9 @@
 //! * [`vendor`]: the driver's functions and types. [`look_up`]: the driver's own look-up function.
 
 mod api;
-mod capture;
+pub(crate) mod capture;
 #[cfg(test)]
-mod conformance;
+pub(crate) mod conformance;
 mod contexts;
 mod device;
 mod look_up;
@@ -21,13 +21,14 @@ mod markers;
 mod memory;
 mod resource_manager;
 mod stop_words;
-mod stream;
+pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
-mod vendor;
+pub(crate) mod vendor;
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use xsched_core::NotDeferred;
 use xsched_interpose::{Guard, forward_once, run_isolated};
@@ -261,7 +262,7 @@ fn config_stream(config: *const LaunchConfig) -> Stream {
 
 /// The key under which a stream is known. Handles are unique except those of the default streams: each context has a legacy
 /// default stream, and each thread has a default stream in each context.
-fn stream_key(stream: Stream, default: usize) -> Option<usize> {
+pub(crate) fn stream_key(stream: Stream, default: usize) -> Option<usize> {
     // The address of this variable is unique among the living threads.
     thread_local!(static THREAD_ADDRESS: u8 = const { 0 });
     let handle = if stream.is_null() { default } else { stream.addr() };
@@ -276,7 +277,7 @@ fn stream_key(stream: Stream, default: usize) -> Option<usize> {
     Some(key)
 }
 
-fn current_context() -> Option<Context> {
+pub(crate) fn current_context() -> Option<Context> {
     let mut context = std::ptr::null_mut();
     // SAFETY: `context` has room for a handle.
     let code = unsafe { vendor::CTX_GET_CURRENT.get()?(&raw mut context) };
@@ -313,8 +314,21 @@ fn queue_to_launch_on(runtime: &Runtime, stream: Stream, default: usize) -> Opti
     runtime.queue_or_track(key, || track(runtime, key, stream, default))
 }
 
+/// Whether streams are queues of other engines too.
+pub(crate) static HAS_OTHER_ENGINES: AtomicBool = AtomicBool::new(false);
+
+/// Calls `wait`, after which the work of a stream has completed if it returns success. That can have been the last work of another engine.
+fn observing_other_engines(wait: impl FnOnce() -> Code) -> Code {
+    // Relaxed: the queues of other engines have locks of their own.
+    if !HAS_OTHER_ENGINES.load(Ordering::Relaxed) {
+        return wait();
+    }
+    queue_hooks::after_wait(wait, |code| *code == vendor::SUCCESS)
+}
+
 fn synchronize(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
     let Some(runtime) = runtime() else { return real() };
+    let real = || observing_other_engines(real);
     forward_once(real, |call| {
         let _waiting = runtime.client().deferral().begin_wait();
         if let Some(queue) = stream_key(stream, default).and_then(|key| runtime.queue(key))
@@ -329,12 +343,14 @@ fn query(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
     if runtime().is_none() {
         return real();
     }
+    let real = || observing_other_engines(real);
     waits(|| queue_hooks::query(real, stream_key(stream, default)))
 }
 
 /// Calls `real`, which waits for all work of a context, or of the current one.
 fn synchronize_device(real: impl FnOnce() -> Code, context: Option<Context>) -> Code {
     let Some(runtime) = runtime() else { return real() };
+    let real = || observing_other_engines(real);
     forward_once(real, |call| {
         let _waiting = runtime.client().deferral().begin_wait();
         let device = match context.filter(|context| !context.is_null()) {
@@ -378,6 +394,8 @@ fn destroy(real: impl FnOnce() -> Code, stream: Stream) -> Code {
     let code = forward_once(real, |_| {
         if let Some(runtime) = runtime() {
             runtime.untrack(stream.addr());
+            // Other engines can have a queue on the same stream.
+            runtime.untrack_all_owned_by(stream.addr());
         }
     });
     if is_captured && code == vendor::SUCCESS {
@@ -388,7 +406,7 @@ fn destroy(real: impl FnOnce() -> Code, stream: Stream) -> Code {
 
 /// A stream that the program passes to the C interface. The context of a stream that is not a default stream need not be
 /// current.
-fn api_queue(stream: Stream) -> Option<ApiQueue> {
+pub(crate) fn api_queue(stream: Stream) -> Option<ApiQueue> {
     if !LIBRARY.find_loaded("libcuda.so") {
         return None;
     }
@@ -407,7 +425,8 @@ fn api_queue(stream: Stream) -> Option<ApiQueue> {
     }))
 }
 
-fn context_of(stream: Stream) -> Option<Context> {
+/// The context of a stream that is not a default stream.
+pub(crate) fn context_of(stream: Stream) -> Option<Context> {
     let mut context = std::ptr::null_mut();
     // SAFETY: `context` has room for a handle; the driver rejects an invalid stream.
     let code = unsafe { vendor::STREAM_CONTEXT.get()?(stream, &raw mut context) };
