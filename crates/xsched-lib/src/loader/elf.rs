@@ -28,6 +28,10 @@ impl Kind {
         const NO_TYPE: u8 = 0;
         const DATA: u8 = 1;
         const FUNCTION: u8 = 2;
+        // `STV_INTERNAL` and `STV_HIDDEN`: the loader finds such symbols for their own library only.
+        if matches!(symbol.st_other & 3, 1 | 2) {
+            return false;
+        }
         match self {
             Self::Function => matches!(symbol.st_info & 0xf, FUNCTION | NO_TYPE),
             Self::Data => symbol.st_info & 0xf == DATA,

@@ -2,4 +2,4 @@
 //
 // Two crates include this file, each with a `register!` of its own: the library compiles `NAME/mod.rs`, and the `xsched`
 // program compiles `NAME/doctor.rs`.
-register! { cuda, hip, opencl, levelzero, ascend, cudla, vpi, vulkan, xsim }
+register! { cuda, hip, opencl, levelzero, ascend, cudla, vpi, corex, vulkan, xsim }
