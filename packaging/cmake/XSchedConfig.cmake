@@ -3,7 +3,7 @@
 get_filename_component(_xsched_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 set(XSched_INCLUDE_DIRS "${_xsched_prefix}/include")
 set(XSched_LIBRARIES XSched::xsched)
-foreach(_xsched_name xsched preempt halcuda halhip halopencl hallevelzero halascend shimcuda shimhip shimopencl shimlevelzero shimascend)
+foreach(_xsched_name xsched preempt halcuda halhip halopencl hallevelzero halascend halcudla halvpi halcorex shimcuda shimhip shimopencl shimlevelzero shimascend shimcudla shimvpi shimcorex)
     if(NOT TARGET XSched::${_xsched_name})
         add_library(XSched::${_xsched_name} SHARED IMPORTED)
         set_target_properties(XSched::${_xsched_name} PROPERTIES

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::environment::TestEnvironment;
 
 /// The library names that programs for this or for the original C++ XSched link. All are links to this library.
-const LINKS: [&str; 13] = [
+const LINKS: [&str; 19] = [
     "libxsched.so",
     "libxsched.so.0",
     "libpreempt.so",
@@ -17,11 +17,17 @@ const LINKS: [&str; 13] = [
     "libhalopencl.so",
     "libhallevelzero.so",
     "libhalascend.so",
+    "libhalcudla.so",
+    "libhalvpi.so",
+    "libhalcorex.so",
     "libshimcuda.so",
     "libshimhip.so",
     "libshimopencl.so",
     "libshimlevelzero.so",
     "libshimascend.so",
+    "libshimcudla.so",
+    "libshimvpi.so",
+    "libshimcorex.so",
 ];
 
 /// The root directory of the repository.
