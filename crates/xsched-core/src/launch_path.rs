@@ -104,12 +104,20 @@ impl LaunchPath {
     /// Calls `real` on this thread, exactly once, as soon as launching is allowed.
     #[inline]
     pub fn launch<R>(&self, real: impl FnOnce() -> R) -> R {
+        self.launch_then(real, |_| ())
+    }
+
+    /// As [`LaunchPath::launch`]. After a launch that is counted, calls `then` with the result.
+    #[inline]
+    pub fn launch_then<R>(&self, real: impl FnOnce() -> R, then: impl FnOnce(&R)) -> R {
         if self.is_free() {
             return real();
         }
         let mut admitted = self.admit();
         let result = real();
         admitted.launched();
+        drop(admitted);
+        then(&result);
         result
     }
 

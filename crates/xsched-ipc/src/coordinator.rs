@@ -75,6 +75,8 @@ pub struct Coordinator {
     has_undecided: bool,
     /// Which leaders need not report their work may have changed since it was written.
     permission_changed: bool,
+    /// A tool traces the names of kernels.
+    names_kernels: bool,
     /// The jobs of all processes, and when their keys have changed since they were joined.
     jobs: Jobs,
     jobs_changed_at: Option<Nanos>,
@@ -116,6 +118,7 @@ impl Coordinator {
             feedback_changed: false,
             has_undecided: false,
             permission_changed: false,
+            names_kernels: false,
             jobs: Jobs::default(),
             jobs_changed_at: None,
             suspended: Vec::new(),
@@ -145,6 +148,7 @@ impl Coordinator {
     pub fn add_client_of(&mut self, user: u32, process: Process, page: Arc<Page>, hints: Hints) -> ClientId {
         self.last_client += 1;
         let id = ClientId(self.last_client);
+        page.set_wants_kernel_names(self.names_kernels);
         self.programs.push(Program::new(id, user, process, page, hints));
         id
     }

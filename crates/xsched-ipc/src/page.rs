@@ -64,6 +64,8 @@ struct Header {
     not_deferred: AtomicU32,
     /// Estimated time that devices had no work of the process although it had some there and was allowed to run, in nanoseconds.
     wasted_ns: AtomicU64,
+    /// The scheduler wants the names of launched kernels. Processes of earlier versions do not read this.
+    wants_kernel_names: AtomicU32,
 }
 
 /// The part of the page that belongs to one queue.
@@ -427,6 +429,17 @@ impl Page {
     pub fn sample_interval(&self) -> Option<Duration> {
         let ms = self.header().sample_interval_ms.load(Ordering::Relaxed);
         (ms != 0).then(|| Duration::from_millis(ms.into()))
+    }
+
+    /// Sets whether the scheduler wants the names of launched kernels.
+    pub fn set_wants_kernel_names(&self, is_wanted: bool) {
+        self.header().wants_kernel_names.store(is_wanted.into(), Ordering::Relaxed);
+    }
+
+    /// Whether the scheduler wants the names of launched kernels.
+    #[must_use]
+    pub fn wants_kernel_names(&self) -> bool {
+        self.header().wants_kernel_names.load(Ordering::Relaxed) != 0
     }
 
     /// Adds to the time that was wasted.

@@ -141,6 +141,22 @@ impl JobKey {
     }
 }
 
+/// How many kernels a process reports in one request.
+pub const MAX_KERNELS: usize = 64;
+
+/// Launches of one kernel on one queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelLaunches {
+    /// The queue's slot in the page.
+    pub slot: usize,
+    /// The name that the driver returned.
+    pub name: String,
+    /// The number of launches.
+    pub count: u64,
+    /// How long ago the first of them was.
+    pub age_ns: u64,
+}
+
 /// The processes that a request applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -195,6 +211,8 @@ pub enum Request {
     /// Set the jobs of the joined process that sends this, in place of the previous ones. At most [`MAX_JOB_KEYS`]. The service
     /// joins processes of the same user only.
     Jobs(Vec<JobKey>),
+    /// The kernels that the joined process that sends this has launched, if a tool traces them. At most [`MAX_KERNELS`].
+    Kernels(Vec<KernelLaunches>),
     /// Report the service, its tasks and its queues.
     Status,
     /// Change the hints of processes.
@@ -238,6 +256,8 @@ pub enum Request {
     Focus(Option<u32>),
     /// Send [`Reply::Events`] on this connection until it is closed.
     Trace,
+    /// Also send [`EventKind::Kernel`] on this connection, which traces. Programs look up the names of their kernels meanwhile.
+    TraceKernels,
     /// Report the metrics in the text format of Prometheus.
     Metrics,
     /// Do not exit for idleness while the sending process exists: it is about to execute a program that joins with its first
@@ -596,6 +616,17 @@ pub enum EventKind {
         /// The number of launches since the last such event of this queue.
         count: u64,
     },
+    /// A queue of the task has launched a kernel, as far as the driver knows its name. Follows the launches by up to a second.
+    Kernel {
+        /// The queue, by [`QueueStatus::handle`].
+        queue: u64,
+        /// The name; empty if the receiver may not see it.
+        name: String,
+        /// The number of launches.
+        count: u64,
+        /// The time of the first of them.
+        began_ns: u64,
+    },
     /// The scheduler has made a decision; its duration in nanoseconds.
     Decision(u64),
     /// The process of the task has so many bytes on the device of the task.
@@ -642,6 +673,8 @@ mod tests {
             Request::ActFor(Caller::User(1000)),
             Request::ActFor(Caller::Unknown),
             Request::Jobs(vec![JobKey::Name("a".into()), JobKey::Communicator("0".repeat(32))]),
+            Request::Kernels(vec![KernelLaunches { slot: 1, name: "gemm".into(), count: 2, age_ns: 3 }]),
+            Request::TraceKernels,
             Request::Status,
         ] {
             let text = serde_json::to_string(&request).unwrap();

@@ -17,6 +17,7 @@ use xsched_core::{Deferral, DeviceId, Nanos, Order, QueueId, SchedulerLink};
 use crate::dependencies::DependencyTracker;
 use crate::former_pages::FormerPages;
 use crate::heartbeat::HeartbeatMonitor;
+use crate::kernel_log::KernelLog;
 use crate::local::Membership;
 use crate::notifier::Notifier;
 use crate::page::Page;
@@ -83,6 +84,7 @@ pub(crate) struct ScheduledProcess {
     is_sampling: AtomicBool,
     heartbeat: HeartbeatMonitor,
     deferral: Arc<Deferral>,
+    pub(crate) kernel_log: KernelLog,
     inherited: Inherited,
 }
 
@@ -132,6 +134,7 @@ impl ScheduledProcess {
             is_sampling: AtomicBool::new(false),
             heartbeat: HeartbeatMonitor::default(),
             deferral: Arc::default(),
+            kernel_log: KernelLog::default(),
             inherited,
         }
     }

@@ -11,6 +11,7 @@ use xsched_core::{
 
 use crate::client::JoinError;
 use crate::hinting::{self, HintFailure};
+use crate::kernel_log::KernelName;
 use crate::page::{Dependencies, Page, Slot};
 use crate::protocol::{HintRequest, Settings};
 use crate::scheduled_process::{ScheduledProcess, SchedulerBinding, lock};
@@ -108,6 +109,22 @@ impl ScheduledQueue {
     pub(crate) fn own_hint_request(&self) -> Option<(usize, HintRequest)> {
         let hint_request = lock(&self.hint_request).clone();
         (hint_request != HintRequest::default()).then_some((self.slot()?, hint_request))
+    }
+
+    /// As [`LaunchPath::launch`], for a kernel. If a tool traces the names of kernels and the launch is counted, `name` is called after
+    /// it and the name recorded.
+    ///
+    /// [`LaunchPath::launch`]: xsched_core::LaunchPath::launch
+    #[inline]
+    pub fn launch_kernel(&self, real: impl FnOnce(), name: impl FnOnce() -> Option<KernelName>) {
+        self.launch_path().launch_then(real, |()| {
+            let log = &self.process.kernel_log;
+            if log.is_wanted()
+                && let Some(name) = name()
+            {
+                log.record(self.id(), &name, Nanos::now());
+            }
+        });
     }
 
     /// Limits the work in flight from now on, whatever the order.

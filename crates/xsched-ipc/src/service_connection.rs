@@ -101,6 +101,11 @@ impl ServiceConnection {
         let _ = self.send_request(request, None, true);
     }
 
+    /// Sends a request if the socket has room for it.
+    pub(crate) fn post_if_room(&self, request: &Request) {
+        let _ = self.send_request(request, None, false);
+    }
+
     fn send_request(
         &self,
         request: &Request,

@@ -7,13 +7,15 @@
 //! `SCHED_BATCH` and so never preempts them. Beside a sync-bound queue it has to be prompt instead: it reports the end of a
 //! request, for which evicted tasks wait.
 //!
-//! It samples tasks that are alone on their device: see [`crate::sampler`].
+//! It samples tasks that are alone on their device: see [`crate::sampler`]. While a tool traces kernels, it sends their names to the
+//! service.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use xsched_core::{Nanos, Order, SchedulerLink as _};
 
+use crate::kernel_log;
 use crate::process_threads::{ORDER_WAIT_TIMEOUT, WATCHER_WAKE_MASK, repeat_on_orders};
 use crate::sampler::Sampler;
 use crate::scheduled_process::ScheduledProcess;
@@ -34,6 +36,7 @@ pub(crate) fn run(process: &Weak<ScheduledProcess>) {
         attend_to_deferral(process);
         let queues = process.queues();
         let timeout = timeout.min(sampler.sample(process, &queues));
+        let timeout = timeout.min(kernel_log::send_to_service(process, &queues));
         let wanted = scheduling_beside(&queues);
         if wanted != std::mem::replace(&mut scheduling, wanted) {
             threads::schedule_this_thread(wanted);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use xsched_core::Nanos;
 use xsched_interpose::{Handle, forward_once, run_isolated};
-use xsched_ipc::ScheduledQueue;
+use xsched_ipc::{KernelName, ScheduledQueue};
 
 use crate::deferral::waits;
 use crate::driver_callbacks;
@@ -79,7 +79,43 @@ pub(crate) fn launch<R>(real: impl FnOnce() -> R, queue: Handle, finishes: impl 
     })
 }
 
-/// The same for a queue that may not be tracked yet, by its key.
+/// Calls `real`, which launches a kernel and returns 0 on success, once the scheduler allows it. `name` asks the vendor for the name of
+/// the kernel; it is called only while a tool traces the names, after a successful launch.
+pub(crate) fn launch_kernel(
+    real: impl FnOnce() -> i32,
+    queue: Handle,
+    name: impl FnOnce() -> Option<KernelName>,
+) -> i32 {
+    let Some(runtime) = runtime().filter(|_| driver_callbacks::may_block()) else { return real() };
+    forward_kernel(real, name, |call, name| {
+        if let Some(queue) = runtime.queue(queue.addr())
+            && let Some(queue) = queue.scheduled()
+        {
+            queue.launch_kernel(call, name);
+        }
+    })
+}
+
+/// As [`forward_once`], for a launch of a kernel that returns 0 on success. `decide` also gets a function that returns the name of the
+/// kernel, if the launch has succeeded.
+#[inline]
+pub(crate) fn forward_kernel(
+    real: impl FnOnce() -> i32,
+    name: impl FnOnce() -> Option<KernelName>,
+    decide: impl FnOnce(&mut dyn FnMut(), &mut dyn FnMut() -> Option<KernelName>),
+) -> i32 {
+    let has_succeeded = Cell::new(false);
+    let real = || {
+        let code = real();
+        has_succeeded.set(code == 0);
+        code
+    };
+    let mut name = Some(name);
+    let mut name = || name.take().filter(|_| has_succeeded.get()).and_then(|name| name());
+    forward_once(real, |call| decide(call, &mut name))
+}
+
+/// As [`launch`], for a queue that may not be tracked yet, by its key.
 pub(crate) fn launch_and_track<R, Q: VendorQueue + 'static>(
     real: impl FnOnce() -> R,
     key: usize,
@@ -90,6 +126,22 @@ pub(crate) fn launch_and_track<R, Q: VendorQueue + 'static>(
         let Some(queue) = runtime.queue_or_track(key, || runtime.track(key, open)) else { return };
         if let Some(path) = queue.launch_path() {
             path.launch(call);
+        }
+    })
+}
+
+/// As [`launch_kernel`], for a queue that may not be tracked yet, by its key.
+pub(crate) fn launch_and_track_kernel<Q: VendorQueue + 'static>(
+    real: impl FnOnce() -> i32,
+    key: usize,
+    open: impl FnOnce() -> Option<Q>,
+    name: impl FnOnce() -> Option<KernelName>,
+) -> i32 {
+    let Some(runtime) = runtime() else { return real() };
+    forward_kernel(real, name, |call, name| {
+        let Some(queue) = runtime.queue_or_track(key, || runtime.track(key, open)) else { return };
+        if let Some(queue) = queue.scheduled() {
+            queue.launch_kernel(call, name);
         }
     })
 }

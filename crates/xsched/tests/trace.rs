@@ -33,7 +33,16 @@ fn tracing() -> FakeService {
         Request::Trace => {
             let event = |at_ns, what| Event { at_ns, task: 1, pid: 4711, device: 0x30, kind: what };
             let launched = EventKind::Launched { queue: 0x1_0000_0000, count: 12 };
-            let first = vec![event(2_000, EventKind::Held), event(2_500, EventKind::Running)];
+            let kernel = |name: &str, began_ns| EventKind::Kernel {
+                queue: 0x1_0000_0000,
+                name: name.to_owned(),
+                count: 7,
+                began_ns,
+            };
+            // The name of the second one may not be seen.
+            let kernels = [kernel("_ZN2at4gemmEPf", 1_500), kernel("", 1_500)].map(|kind| event(2_500, kind));
+            let mut first = vec![event(2_000, EventKind::Held), event(2_500, EventKind::Running)];
+            first.extend(kernels);
             let second = vec![event(3_000, launched), event(4_000, EventKind::Idle)];
             vec![
                 Reply::Done,
@@ -41,6 +50,7 @@ fn tracing() -> FakeService {
                 Reply::Events { events: second, lost: 5 },
             ]
         }
+        Request::TraceKernels => vec![Reply::Done],
         reply => panic!("{reply:?}"),
     })
 }
@@ -74,7 +84,7 @@ fn slices(trace: &Value, name: &str) -> Vec<String> {
 fn trace_records_for_a_duration() {
     let service = tracing();
     let file = service.directory().join("trace.json");
-    let stdout = contains("4 events in ").and(contains("5 more were lost"));
+    let stdout = contains("6 events in ").and(contains("5 more were lost"));
     // Long enough for the stand-in to send everything: a separate thread serves each connection.
     trace(&service, &file).args(["--duration", "500ms"]).assert().success().stderr(stdout);
     let trace = read(&file);
@@ -83,6 +93,11 @@ fn trace_records_for_a_duration() {
     assert_eq!(count(&trace, "preempted"), 1);
     assert_eq!(count(&trace, "launches of queue 0x100000000 of task 1"), 1);
     assert_eq!(count(&trace, "5 events lost"), 1);
+    let events = trace["traceEvents"].as_array().unwrap();
+    let kernels: Vec<_> = events.iter().filter(|event| event["cat"] == "kernel").collect();
+    assert_eq!(kernels.len(), 1, "{kernels:?}");
+    assert_eq!((&kernels[0]["name"], &kernels[0]["ts"]), (&"at::gemm".into(), &0.5.into()));
+    assert_eq!(kernels[0]["args"], serde_json::json!({"launches": 7, "symbol": "_ZN2at4gemmEPf"}));
     assert_eq!(trace["otherData"]["events lost"], "5");
 }
 

@@ -150,6 +150,7 @@ exports! {
         "cuModuleLoadData" 2000: cuModuleLoadData(out: *mut Handle, image: *const c_void) = kernel::load;
         "cuModuleLoadDataEx" 2010: cuModuleLoadDataEx(out: *mut Handle, image: *const c_void, count: c_uint, options: *mut c_void, values: *mut c_void) = kernel::load_with_options;
         "cuModuleUnload" 2000: cuModuleUnload(module: Handle) = kernel::unload;
+        "cuFuncGetName" 12030: cuFuncGetName(out: *mut *const c_char, function: Handle) = kernel::function_name;
         "cuModuleGetFunction" 2000: cuModuleGetFunction(out: *mut Handle, module: Handle, name: *const c_char) = kernel::function;
         "cuStreamCreate" 2000: cuStreamCreate(out: *mut Handle, flags: c_uint) = stream::create;
         "cuStreamCreateWithPriority" 5050: cuStreamCreateWithPriority(out: *mut Handle, flags: c_uint, priority: c_int) = stream::create_with_priority;

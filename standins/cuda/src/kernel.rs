@@ -49,6 +49,15 @@ impl Kernel {
         }
     }
 
+    fn name(self) -> &'static CStr {
+        match self {
+            Self::Spin => c"spin",
+            Self::Fill => c"fill",
+            Self::Add => c"add",
+            Self::Meet => c"meet",
+        }
+    }
+
     /// The sizes of its parameters.
     fn sizes(self) -> &'static [usize] {
         match self {
@@ -219,6 +228,12 @@ pub(crate) unsafe fn function(out: *mut Handle, module: Handle, name: *const c_c
     unsafe { write_out(out, function) }?;
     driver.functions.insert(function, kernel);
     Ok(())
+}
+
+pub(crate) unsafe fn function_name(out: *mut *const c_char, function: Handle) -> Outcome {
+    let kernel = *driver()?.functions.get(&function).ok_or(Code::ERROR_INVALID_HANDLE)?;
+    // SAFETY: the caller guarantees that `out` is valid.
+    unsafe { write_out(out, kernel.name().as_ptr()) }
 }
 
 unsafe fn launch_shaped(

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -18,6 +18,8 @@ use crate::stream::{self, Handle};
 /// A kernel. Its name determines what it does.
 struct Kernel {
     name: String,
+    /// The same, for programs that ask for it.
+    c_name: CString,
 }
 
 static KERNELS: OnceLock<RwLock<HashMap<usize, Arc<Kernel>>>> = OnceLock::new();
@@ -43,6 +45,12 @@ pub(crate) struct Dim3 {
 pub(crate) type Arguments = *mut *mut c_void;
 
 impl Kernel {
+    fn named(name: *const c_char) -> Self {
+        // SAFETY: the caller passes a C string as the kernel's name.
+        let c_name = unsafe { CStr::from_ptr(name) }.to_owned();
+        Self { name: c_name.to_string_lossy().into_owned(), c_name }
+    }
+
     /// Performs the kernel's effect on memory, and returns how long it takes.
     fn run(&self, arguments: Arguments) -> Duration {
         // SAFETY: a program that launches one of the kernels below passes the arguments that it takes.
@@ -290,9 +298,9 @@ pub(crate) extern "C" fn unregister_binary(modules: *mut *mut c_void) {
     }
 }
 
-fn name_of(name: *const c_char) -> String {
-    // SAFETY: the caller passes a C string as the kernel's name.
-    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+/// `hipKernelNameRef` and `hipKernelNameRefByPtr`. The map keeps the kernel, and so its name.
+pub(crate) extern "C" fn name_of(function: *const c_void) -> *const c_char {
+    find(function, NOT_FOUND).map_or(std::ptr::null(), |kernel| kernel.c_name.as_ptr())
 }
 
 pub(crate) extern "C" fn register_function(
@@ -300,7 +308,7 @@ pub(crate) extern "C" fn register_function(
     function: *const c_void,
     name: *const c_char,
 ) {
-    let kernel = Arc::new(Kernel { name: name_of(name) });
+    let kernel = Arc::new(Kernel::named(name));
     kernels().write().unwrap_or_else(PoisonError::into_inner).insert(function.addr(), kernel);
 }
 
@@ -323,7 +331,7 @@ pub(crate) extern "C" fn get_function(
     if module.is_null() || name.is_null() {
         return to_code(Err(NOT_FOUND));
     }
-    let kernel = Arc::new(Kernel { name: name_of(name) });
+    let kernel = Arc::new(Kernel::named(name));
     let handle = Arc::as_ptr(&kernel).cast::<c_void>();
     kernels().write().unwrap_or_else(PoisonError::into_inner).insert(handle.addr(), kernel);
     to_code(write_out(out, handle))

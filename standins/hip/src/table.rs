@@ -128,6 +128,8 @@ fn implementations() -> Vec<(&'static str, *const c_void)> {
         "hipModuleLoadDataEx" => kernel::load_module,
         "hipModuleUnload" => kernel::unload_module,
         "hipModuleGetFunction" => kernel::get_function,
+        "hipKernelNameRef" => kernel::name_of,
+        "hipKernelNameRefByPtr" => kernel::name_of,
         "hipLaunchKernel" => kernel::launch,
         "hipLaunchKernel_spt" => kernel::launch_spt,
         "hipExtLaunchKernel" => kernel::launch_ext,

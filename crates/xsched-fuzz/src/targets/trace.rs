@@ -59,7 +59,7 @@ fn status(steps: &mut Steps<'_>) -> Status {
 }
 
 fn event(kind: u8, steps: &mut Steps<'_>) -> Event {
-    let kind = match kind % 13 {
+    let kind = match kind % 14 {
         0 => EventKind::TaskAdded(steps.text()),
         1 => EventKind::TaskRemoved,
         2 => EventKind::Busy,
@@ -72,6 +72,12 @@ fn event(kind: u8, steps: &mut Steps<'_>) -> Event {
         9 => EventKind::Decision(steps.number()),
         10 => EventKind::PolicyChanged(steps.text()),
         11 => EventKind::JobChanged(steps.text()),
+        12 => EventKind::Kernel {
+            queue: steps.number(),
+            name: steps.text(),
+            count: steps.number(),
+            began_ns: steps.number(),
+        },
         _ => EventKind::GrantChanged { name: steps.text(), labels: [(steps.text(), steps.text())].into() },
     };
     Event {

@@ -11,15 +11,20 @@
 //! A launch on a busy queue does not notify the scheduler. So launches are counted, not recorded one by one: when their queue
 //! becomes busy or idle, and in between once every [`LAUNCH_COUNT_INTERVAL`], however often the program notifies.
 
-use xsched_core::{Nanos, QueueId, Task, TaskId};
+use xsched_core::{Nanos, QueueId, Task, TaskId, is_control};
 use xsched_policy::TaskView;
 
 use super::program::Queue;
-use super::{Coordinator, queue_id};
-use crate::protocol::{Event, EventKind};
+use super::{ClientId, Coordinator, queue_id};
+use crate::protocol::{Event, EventKind, KernelLaunches};
 
 /// Events kept until the tracer takes them; those beyond are lost, and counted.
 const MAX_EVENTS: usize = 4_096;
+
+/// The longest name of a kernel, in bytes.
+const MAX_KERNEL_NAME: usize = 255;
+/// The launches that a process reports are no older than this.
+const MAX_KERNEL_AGE: Nanos = Nanos::from_secs(2);
 
 /// How long launches of a busy queue stay uncounted at most while tracing is on.
 const LAUNCH_COUNT_INTERVAL: Nanos = Nanos::from_millis(10);
@@ -56,6 +61,38 @@ impl Coordinator {
             out.append(events);
         }
         std::mem::take(&mut self.events_lost)
+    }
+
+    /// Sets whether programs report the names of the kernels that they launch.
+    pub fn set_naming_kernels(&mut self, is_wanted: bool) {
+        if is_wanted != std::mem::replace(&mut self.names_kernels, is_wanted) {
+            for program in &self.programs {
+                program.page.set_wants_kernel_names(is_wanted);
+                // The watcher thread reads it when it wakes.
+                program.page.orders().bump();
+            }
+        }
+    }
+
+    /// Records the launches of a kernel. A process may report any slot, name and age.
+    pub fn note_kernel(&mut self, id: ClientId, launches: &KernelLaunches, now: Nanos) {
+        let queue = queue_id(id, launches.slot);
+        if self.names_kernels
+            && let Some(task) = self.task_for_events(queue)
+        {
+            let mut room = MAX_KERNEL_NAME;
+            let fits = |c: &char| {
+                let left = room.checked_sub(c.len_utf8());
+                room = left.unwrap_or(0);
+                left.is_some()
+            };
+            let name = launches.name.chars().take_while(fits);
+            let name = name.map(|c| if is_control(c) { '?' } else { c }).collect();
+            let age = Nanos(launches.age_ns).min(MAX_KERNEL_AGE);
+            let kind =
+                EventKind::Kernel { queue: queue.0, name, count: launches.count, began_ns: (now - age).0 };
+            self.note(now, (&task).into(), kind);
+        }
     }
 
     /// Records how long a round took.
@@ -297,6 +334,43 @@ mod tests {
         let brief = EventKind::Launched { queue: second, count: 1 };
         let expected = [EventKind::Launched { queue: first, count: 2 }, EventKind::QueueIdle(first), brief];
         assert_eq!(queue_events(&mut coordinator), expected);
+    }
+
+    #[test]
+    fn kernels_are_recorded_while_a_tool_wants_them_and_untrusted_names_are_cleaned() {
+        let mut coordinator = coordinator();
+        let program = Program::new(&mut coordinator, 7, 1);
+        coordinator.step(Nanos(MS));
+        coordinator.set_tracing(true);
+        let launches =
+            |slot, name: &str, age_ns| KernelLaunches { slot, name: name.into(), count: 3, age_ns };
+        let at = Nanos(5_000 * MS);
+        coordinator.note_kernel(program.id, &launches(0, "a", 0), at);
+        coordinator.set_naming_kernels(true);
+        assert!(program.page.wants_kernel_names());
+        let long = "é".repeat(200);
+        for launches in
+            [launches(0, "two\nlines", MS), launches(0, &long, u64::MAX), launches(99, "no such queue", 0)]
+        {
+            coordinator.note_kernel(program.id, &launches, at);
+        }
+        let mut events = Vec::new();
+        coordinator.take_events(&mut events);
+        let kernels: Vec<_> = events
+            .into_iter()
+            .filter(|event| matches!(event.kind, EventKind::Kernel { .. }))
+            .map(|event| (event.at_ns, event.kind))
+            .collect();
+        let kernel = |name: String, began: u64| {
+            let kind = EventKind::Kernel { queue: program.handle(0), name, count: 3, began_ns: began };
+            (at.0, kind)
+        };
+        let oldest = (at - MAX_KERNEL_AGE).0;
+        assert_eq!(kernels, [kernel("two?lines".into(), at.0 - MS), kernel("é".repeat(127), oldest)]);
+        let later = Program::new(&mut coordinator, 8, 1);
+        assert!(later.page.wants_kernel_names());
+        coordinator.set_naming_kernels(false);
+        assert!(!program.page.wants_kernel_names() && !later.page.wants_kernel_names());
     }
 
     #[test]

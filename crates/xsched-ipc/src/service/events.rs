@@ -8,7 +8,7 @@ use xsched_core::Nanos;
 use super::Service;
 use super::listings::MetricsView;
 use super::session::{Role, Session};
-use crate::protocol::{Event, EventKind, Reply};
+use crate::protocol::{Event, EventKind, KernelLaunches, MAX_KERNELS, Reply};
 
 /// How long events are collected before they are sent.
 const EVENT_SEND_DELAY: Nanos = Nanos::from_millis(10);
@@ -36,7 +36,9 @@ impl Service {
             ));
         }
         match self.sessions.get_mut(index) {
-            Some(session) if session.process().is_none() => session.role = Role::Tracer(0),
+            Some(session) if session.process().is_none() => {
+                session.role = Role::Tracer { lost: 0, names_kernels: false };
+            }
             _ => {
                 return Err("this connection has joined as a scheduled process: trace on another connection"
                     .to_owned());
@@ -52,9 +54,40 @@ impl Service {
         Ok(Reply::Done)
     }
 
+    /// Also sends the names of kernels on the connection of a tracer.
+    pub(super) fn trace_kernels(&mut self, index: usize) -> Result<Reply, String> {
+        match self.sessions.get_mut(index).map(|session| &mut session.role) {
+            Some(Role::Tracer { names_kernels, .. }) => *names_kernels = true,
+            _ => return Err("this connection does not trace: start a trace first".to_owned()),
+        }
+        self.coordinator.set_naming_kernels(true);
+        Ok(Reply::Done)
+    }
+
+    /// A joined process reports the kernels that it has launched.
+    pub(super) fn note_kernels(
+        &mut self,
+        index: usize,
+        kernels: &[KernelLaunches],
+        now: Nanos,
+    ) -> Result<Reply, String> {
+        let client = self.joined(index)?;
+        if kernels.len() > MAX_KERNELS {
+            return Err(format!("a request has at most {MAX_KERNELS} kernels, not {}", kernels.len()));
+        }
+        for kernel in kernels {
+            self.coordinator.note_kernel(client, kernel, now);
+        }
+        self.is_decision_due |= self.coordinator.is_tracing();
+        Ok(Reply::Done)
+    }
+
     /// A tracer has closed its connection.
     pub(super) fn stop_tracing(&mut self) {
-        if !self.sessions.iter().any(|session| matches!(session.role, Role::Tracer(_))) {
+        let names_kernels =
+            |session: &Session| matches!(session.role, Role::Tracer { names_kernels: true, .. });
+        self.coordinator.set_naming_kernels(self.sessions.iter().any(names_kernels));
+        if !self.sessions.iter().any(|session| matches!(session.role, Role::Tracer { .. })) {
             self.coordinator.set_tracing(false);
             self.events.clear();
             self.events_due = None;
@@ -98,14 +131,15 @@ impl Service {
 
     fn count_lost_for(&mut self, index: usize, lost: u64) {
         self.counters.events_lost(lost);
-        if let Some(Role::Tracer(total)) = self.sessions.get_mut(index).map(|session| &mut session.role) {
+        let role = self.sessions.get_mut(index).map(|session| &mut session.role);
+        if let Some(Role::Tracer { lost: total, .. }) = role {
             *total += lost;
         }
     }
 
     fn tracers(&self) -> Vec<usize> {
         let tracers =
-            self.sessions.enumerate().filter(|(_, session)| matches!(session.role, Role::Tracer(_)));
+            self.sessions.enumerate().filter(|(_, session)| matches!(session.role, Role::Tracer { .. }));
         tracers.map(|(index, _)| index).collect()
     }
 
@@ -121,14 +155,19 @@ impl Service {
             // Made once for all tracers that see the same.
             let mut made = HashMap::new();
             for index in &tracers {
-                let Some(Session { role: Role::Tracer(lost), peer, .. }) = self.sessions.get(*index) else {
+                let Some(Session { role: Role::Tracer { lost, names_kernels }, peer, .. }) =
+                    self.sessions.get(*index)
+                else {
                     continue;
                 };
+                let names_kernels = *names_kernels;
                 let (view, lost) = (MetricsView::of(*peer, self.is_administrator(*peer)), *lost);
-                let packet = made.entry((view, lost)).or_insert_with(|| self.events_packet(part, view, lost));
+                let packet = made
+                    .entry((view, lost, names_kernels))
+                    .or_insert_with(|| self.events_packet(part, view, lost, names_kernels));
                 if self.send_packet_if_room(*index, packet) {
                     if let Some(session) = self.sessions.get_mut(*index) {
-                        session.role = Role::Tracer(0);
+                        session.role = Role::Tracer { lost: 0, names_kernels };
                     }
                 } else {
                     self.count_lost_for(*index, part.len() as u64);
@@ -139,9 +178,10 @@ impl Service {
         self.events = events;
     }
 
-    /// Events as they are sent to tracers that see this, and have lost so many before.
-    fn events_packet(&self, events: &[Event], view: MetricsView, lost: u64) -> Vec<u8> {
-        let events = events.iter().cloned().map(|event| self.visible_in(event, view));
+    /// Events as they are sent to tracers that see this, and have lost so many before. Some do not want the names of kernels.
+    fn events_packet(&self, events: &[Event], view: MetricsView, lost: u64, names_kernels: bool) -> Vec<u8> {
+        let is_wanted = |event: &&Event| names_kernels || !matches!(event.kind, EventKind::Kernel { .. });
+        let events = events.iter().filter(is_wanted).cloned().map(|event| self.visible_in(event, view));
         // Every event can be written as JSON.
         serde_json::to_vec(&Reply::Events { events: events.collect(), lost }).unwrap_or_default()
     }
@@ -151,6 +191,7 @@ impl Service {
         if view != MetricsView::All
             && let EventKind::TaskAdded(name)
             | EventKind::JobChanged(name)
+            | EventKind::Kernel { name, .. }
             | EventKind::GrantChanged { name, .. } = &mut event.kind
         {
             let own = self.sessions.iter().any(|session| {
@@ -197,6 +238,13 @@ mod tests {
         let labels = (0..16).map(|n| (format!("{}{n:02}", "n".repeat(62)), "\"".repeat(128)));
         let grant = EventKind::GrantChanged { name: "訓".repeat(64), labels: labels.collect() };
         let name = EventKind::TaskAdded("\"".repeat(255));
+        let kernel = EventKind::Kernel {
+            queue: u64::MAX,
+            name: "\"".repeat(255),
+            count: u64::MAX,
+            began_ns: u64::MAX,
+        };
+        let kinds = [&grant, &name, &kernel];
         let event = |kind: &EventKind| Event {
             at_ns: u64::MAX,
             task: u64::MAX,
@@ -204,7 +252,7 @@ mod tests {
             device: u64::MAX,
             kind: kind.clone(),
         };
-        let events: Vec<_> = (0..300).map(|n| event(if n % 3 == 0 { &grant } else { &name })).collect();
+        let events: Vec<_> = (0..300).map(|n| event(kinds[n % 3])).collect();
         let packets = packets(&events);
         assert_eq!(packets.concat(), events);
         for packet in packets {

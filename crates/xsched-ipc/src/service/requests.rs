@@ -58,6 +58,8 @@ impl Service {
                 self.hint_queue(index, peer, slot, &hint_request, now)
             }
             Request::Jobs(keys) => self.set_jobs(index, keys, now),
+            Request::Kernels(kernels) => self.note_kernels(index, &kernels, now),
+            Request::TraceKernels => self.trace_kernels(index),
             Request::Set { target, hint_request } => self.set(peer, &target, &hint_request),
             Request::SetOwn(hint_request) => self.set_own(peer, &hint_request),
             Request::Suspend(target) => self.suspend(peer, &target, true),
@@ -133,7 +135,7 @@ impl Service {
         peer.pidfd(self.sessions.get(index)?.connection.as_fd())
     }
 
-    fn joined(&self, index: usize) -> Result<ClientId, String> {
+    pub(super) fn joined(&self, index: usize) -> Result<ClientId, String> {
         let process = self.sessions.get(index).and_then(Session::process);
         process
             .map(|process| process.client)

@@ -31,8 +31,13 @@ pub(super) enum Role {
     Tool,
     /// A scheduled process.
     Process(Box<JoinedProcess>),
-    /// A tool that receives events; the number of events lost since the last that it received.
-    Tracer(u64),
+    /// A tool that receives events.
+    Tracer {
+        /// The number of events lost since the last that it received.
+        lost: u64,
+        /// It also receives the names of kernels.
+        names_kernels: bool,
+    },
 }
 
 /// A scheduled process.
@@ -518,7 +523,7 @@ impl Service {
                 self.counters.leave();
                 self.is_decision_due = true;
             }
-            Role::Tracer(_) => self.stop_tracing(),
+            Role::Tracer { .. } => self.stop_tracing(),
             Role::Tool => {}
         }
         self.counters.disconnected();

@@ -26,10 +26,11 @@ use crate::trace::{Converter, PageWriter};
 ///
 /// Every program has its tasks as tracks, with slices while a task runs and while it is held, and an instant event for each
 /// preemption. Below them are its queues, with slices while a queue is busy and while it is held, and a counter of its
-/// launches, sampled at least every 10 ms. The scheduler has a track of its rounds, and for each device counters of the tasks
+/// launches, sampled at least every 10 ms. The kernels that a queue launches are instant events with their names and numbers, where the
+/// driver knows the names (CUDA 12.3 or newer, HIP, OpenCL). The scheduler has a track of its rounds, and for each device counters of the tasks
 /// that run and that are held. Open the file at <https://ui.perfetto.dev>, or write a page with --html and open it in a browser.
 ///
-/// Launches of a program that is alone on its device are not counted: its order is free, and free launches report nothing.
+/// Launches of a program that is alone on its device are neither counted nor named: its order is free, and free launches report nothing.
 ///
 /// With a command, records while it runs and exits with its status, or with 1 if the command succeeds and the trace cannot be
 /// written. Without, records until Ctrl-C or for --duration.
@@ -138,6 +139,12 @@ fn report(args: &Args, events: u64, lost: u64) {
     message(format_args!("{events} events in {}{missing}; open it {place}", args.output().display()));
 }
 
+/// Subscribes to events, with the names of kernels.
+fn request_events(tool: &ToolConnection) -> Result<(), ToolError> {
+    tool.send(&Request::Trace)?;
+    tool.send(&Request::TraceKernels)
+}
+
 /// The exit status as a shell reports it: that of the program, or 128 plus the signal that killed it.
 fn exit_code(status: ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt as _;
@@ -192,13 +199,13 @@ impl Recording {
     fn run(&mut self, tool: Option<ToolConnection>, args: &Args, file: File) -> anyhow::Result<()> {
         let tool = if let Some(tool) = tool {
             // Subscribe before the command starts: its first launch is in the trace.
-            tool.send(&Request::Trace)?;
+            request_events(&tool)?;
             self.child = spawn(&args.command)?;
             tool
         } else {
             self.child = spawn(&args.command)?;
             let tool = self.wait_for_service()?;
-            tool.send(&Request::Trace)?;
+            request_events(&tool)?;
             tool
         };
         let status = ToolConnection::connect_to_first(vec![tool.socket().to_owned()])?.status()?;

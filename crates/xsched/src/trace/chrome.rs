@@ -78,6 +78,24 @@ impl<W: Write> Chrome<W> {
         write!(self.out, ",\"s\":\"t\",\"ts\":{}}}", micros(at))
     }
 
+    /// Launches of a kernel from this time on.
+    pub(super) fn kernel(
+        &mut self,
+        track: Track,
+        name: &str,
+        symbol: &str,
+        at: u64,
+        launches: u64,
+    ) -> io::Result<()> {
+        self.begin('i', track, name)?;
+        let symbol = quoted(symbol);
+        write!(
+            self.out,
+            ",\"cat\":\"kernel\",\"s\":\"t\",\"ts\":{},\"args\":{{\"launches\":{launches},\"symbol\":{symbol}}}}}",
+            micros(at)
+        )
+    }
+
     /// New values of counters.
     pub(super) fn counter(
         &mut self,

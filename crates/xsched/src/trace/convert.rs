@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A queue has a track of its own, drawn the same way: its own work, under the orders of its task. Launches are a counter
-//! per queue, and the device memory of the task's process is one per task.
+//! per queue, and the device memory of the task's process is one per task. Kernels are instants in the track of their queue: one for all
+//! launches of a kernel within 10 ms.
 //!
 //! A task with work runs unless it is held or its process does not run. The state at the beginning of the recording is taken from the service's
 //! status; the last state lasts until the end of the recording. Memory grows with the number of tasks and queues, not with
@@ -22,6 +23,7 @@ use xsched_ipc::protocol::{Event, EventKind, Status, TaskState};
 
 use super::activity::{Activity, Change, WorkState};
 use super::chrome::{Category, Chrome, Track};
+use super::symbol::readable;
 
 /// The first track number of queues; tasks use their task numbers. Perfetto limits track numbers to 32 bits, and the handles
 /// of queues are larger.
@@ -173,6 +175,9 @@ impl<W: Write> Converter<W> {
                         self.file.instant(track, &grant_text(name, labels), at)
                     }
                     EventKind::Launched { queue, count } => self.add_launches(event.task, *queue, *count),
+                    EventKind::Kernel { queue, name, count, began_ns } => {
+                        self.add_kernel(event.task, *queue, name, *count, *began_ns)
+                    }
                     EventKind::Memory(bytes) => self.set_memory(event.task, event.pid, event.device, *bytes),
                     _ => self.change(event.task, Change::Held(true)),
                 }
@@ -289,6 +294,24 @@ impl<W: Write> Converter<W> {
         let (pid, launches) = (queue.track.pid, queue.launches);
         let name = format!("launches of queue {handle:#x} of task {task}");
         self.file.counter(pid, &name, at, &[("launches", launches)])
+    }
+
+    /// A queue has launched a kernel. The event follows the first launch, which may be from before the trace began.
+    fn add_kernel(
+        &mut self,
+        task: u64,
+        handle: u64,
+        symbol: &str,
+        count: u64,
+        began_ns: u64,
+    ) -> io::Result<()> {
+        let at = began_ns.clamp(self.origin, self.latest) - self.origin;
+        let Some(track) = self.queue(task, handle)?.map(|queue| queue.track) else { return Ok(()) };
+        if symbol.is_empty() {
+            // The user may not see it.
+            return Ok(());
+        }
+        self.file.kernel(track, &readable(symbol), symbol, at, count)
     }
 
     /// The process of a task has so many bytes on the device.

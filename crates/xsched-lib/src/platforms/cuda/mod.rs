@@ -27,11 +27,12 @@ mod tests;
 pub(crate) mod vendor;
 
 use std::cell::RefCell;
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use xsched_core::NotDeferred;
 use xsched_interpose::{Guard, forward_once, run_isolated};
+use xsched_ipc::KernelName;
 
 use crate::deferral::{exposes, waits};
 use crate::hooks::hooks;
@@ -71,17 +72,17 @@ hooks! {
     if missing return vendor::NOT_INITIALIZED;
 
     fn cuLaunchKernel(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void, extra: *mut c_void) -> Code
-        = |real, _, _, _, _, _, _, _, _, stream, _, _| launch(real, stream, LEGACY);
+        = |real, f, _, _, _, _, _, _, _, stream, _, _| launch(real, f, stream, LEGACY);
     fn cuLaunchKernel_ptsz(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void, extra: *mut c_void) -> Code
-        = |real, _, _, _, _, _, _, _, _, stream, _, _| launch(real, stream, PER_THREAD);
+        = |real, f, _, _, _, _, _, _, _, stream, _, _| launch(real, f, stream, PER_THREAD);
     fn cuLaunchKernelEx(config: *const LaunchConfig, f: *mut c_void, parameters: *mut c_void, extra: *mut c_void) -> Code
-        = |real, config, _, _, _| launch(real, config_stream(config), LEGACY);
+        = |real, config, f, _, _| launch(real, f, config_stream(config), LEGACY);
     fn cuLaunchKernelEx_ptsz(config: *const LaunchConfig, f: *mut c_void, parameters: *mut c_void, extra: *mut c_void) -> Code
-        = |real, config, _, _, _| launch(real, config_stream(config), PER_THREAD);
+        = |real, config, f, _, _| launch(real, f, config_stream(config), PER_THREAD);
     fn cuLaunchCooperativeKernel(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void) -> Code
-        = |real, _, _, _, _, _, _, _, _, stream, _| launch(real, stream, LEGACY);
+        = |real, f, _, _, _, _, _, _, _, stream, _| launch(real, f, stream, LEGACY);
     fn cuLaunchCooperativeKernel_ptsz(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, parameters: *mut c_void) -> Code
-        = |real, _, _, _, _, _, _, _, _, stream, _| launch(real, stream, PER_THREAD);
+        = |real, f, _, _, _, _, _, _, _, stream, _| launch(real, f, stream, PER_THREAD);
     fn cuGraphLaunch(graph: *mut c_void, stream: Stream) -> Code
         = |real, _, stream| graphs::launch(|| launch_graph(real, stream, LEGACY));
     fn cuGraphLaunch_ptsz(graph: *mut c_void, stream: Stream) -> Code
@@ -284,14 +285,33 @@ pub(crate) fn current_context() -> Option<Context> {
     (code == vendor::SUCCESS && !context.is_null()).then_some(context)
 }
 
-fn launch(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
+fn launch(real: impl FnOnce() -> Code, function: *mut c_void, stream: Stream, default: usize) -> Code {
     let Some(runtime) = runtime() else { return real() };
-    forward_once(real, |call| {
-        let queue = queue_to_launch_on(runtime, stream, default);
-        if let Some(path) = queue.as_ref().and_then(|queue| queue.launch_path()) {
-            path.launch(call);
-        }
-    })
+    queue_hooks::forward_kernel(
+        real,
+        || kernel_name(function),
+        |call, name| {
+            let queue = queue_to_launch_on(runtime, stream, default);
+            if let Some(queue) = queue.as_ref().and_then(|queue| queue.scheduled()) {
+                queue.launch_kernel(call, name);
+            }
+        },
+    )
+}
+
+/// The name of a kernel that was launched, from drivers since version 12.3. A launch accepts handles of two kinds, and each has a function
+/// for its name, which rejects the other kind. The driver keeps no last error, so the program does not see that.
+#[cold]
+fn kernel_name(function: *mut c_void) -> Option<KernelName> {
+    let name_by = |name_of: &'static vendor::NameFunction| {
+        let mut name = std::ptr::null();
+        // SAFETY: the driver has just accepted the handle, and `name` has room for the result.
+        let code = unsafe { name_of.get()?(&raw mut name, function) };
+        // SAFETY: the driver has stored a C string, which lives as long as the kernel.
+        (code == vendor::SUCCESS && !name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
+    };
+    let name = name_by(&vendor::FUNCTION_NAME).or_else(|| name_by(&vendor::KERNEL_NAME))?;
+    Some(KernelName::new(name.to_bytes()))
 }
 
 fn launch_graph(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {

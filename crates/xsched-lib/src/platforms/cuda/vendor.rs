@@ -53,12 +53,18 @@ functions! {
     fn cuStreamSynchronize(Stream) -> Code = STREAM_SYNCHRONIZE;
     fn cuStreamGetCtx(Stream, *mut Context) -> Code = STREAM_CONTEXT;
     fn cuStreamIsCapturing(Stream, *mut c_int) -> Code = STREAM_IS_CAPTURING;
+    fn cuFuncGetName(*mut *const c_char, *mut c_void) -> Code = FUNCTION_NAME;
+    fn cuKernelGetName(*mut *const c_char, *mut c_void) -> Code = KERNEL_NAME;
     fn cuMemHostRegister_v2(*mut c_void, usize, c_uint) -> Code = HOST_REGISTER;
     fn cuMemHostGetDevicePointer_v2(*mut u64, *mut c_void, c_uint) -> Code = HOST_DEVICE_POINTER;
     fn cuMemsetD32Async(u64, c_uint, usize, Stream) -> Code = MEMSET_32_ASYNC;
     fn cuStreamWriteValue32_v2(Stream, u64, u32, c_uint) -> Code = WRITE_VALUE;
     fn cuStreamWaitValue32_v2(Stream, u64, u32, c_uint) -> Code = WAIT_VALUE;
 }
+
+/// A function that returns the name of a kernel.
+pub(crate) type NameFunction =
+    crate::loader::Function<unsafe extern "C" fn(*mut *const c_char, *mut c_void) -> Code>;
 
 /// The beginning of `CUlaunchConfig`.
 #[repr(C)]

@@ -36,18 +36,18 @@ mod stream;
 mod vendor;
 
 use std::cell::Cell;
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use xsched_core::LaunchPath;
 use xsched_interpose::{HookDomain, forward_once, run_isolated};
 use xsched_ipc::report::{Severity, report};
+use xsched_ipc::{KernelName, ScheduledQueue};
 
 use crate::ioctl::IoctlObserver;
 use crate::loader::VendorIdentity;
 use crate::platforms::Platform;
-use crate::queue_hooks::pass_gates;
+use crate::queue_hooks::{forward_kernel, pass_gates};
 use crate::runtime::{Runtime, existing_runtime, runtime};
 use crate::tracked_queue::ApiQueue;
 use event_markers::CAPTURES;
@@ -103,31 +103,31 @@ impl Call<'_> {
 
 hook_macro::hooks! {
     [214] fn hipLaunchKernel(f: *const c_void, grid: Dim3, block: Dim3, args: *mut c_void, shared: usize, stream: Stream)
-        = |call, _, _, _, _, _, stream| launch(call, stream, Legacy);
+        = |call, f, _, _, _, _, stream| launch(call, Kernel::Host(f), stream, Legacy);
     [419] fn hipLaunchKernel_spt(f: *const c_void, grid: Dim3, block: Dim3, args: *mut c_void, shared: usize, stream: Stream)
-        = |call, _, _, _, _, _, stream| launch(call, stream, PerThread);
+        = |call, f, _, _, _, _, stream| launch(call, Kernel::Host(f), stream, PerThread);
     [84] fn hipExtLaunchKernel(f: *const c_void, grid: Dim3, block: Dim3, args: *mut c_void, shared: usize, stream: Stream, start: Event, stop: Event, flags: c_int)
-        = |call, _, _, _, _, _, stream, _, _, _| launch(call, stream, Legacy);
+        = |call, f, _, _, _, _, stream, _, _, _| launch(call, Kernel::Host(f), stream, Legacy);
     [474] fn hipLaunchKernelExC(config: *const LaunchConfig, f: *const c_void, args: *mut c_void)
-        = |call, config, _, _| launch(call, config_stream(config), Legacy);
+        = |call, config, f, _| launch(call, Kernel::Host(f), config_stream(config), Legacy);
     [475] fn hipDrvLaunchKernelEx(config: *const LaunchConfig, f: *mut c_void, args: *mut c_void, extra: *mut c_void)
-        = |call, config, _, _, _| launch(call, config_stream(config), Legacy);
+        = |call, config, f, _, _| launch(call, Kernel::Function(f), config_stream(config), Legacy);
     [308] fn hipModuleLaunchKernel(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, args: *mut c_void, extra: *mut c_void)
-        = |call, _, _, _, _, _, _, _, _, stream, _, _| launch(call, stream, Legacy);
+        = |call, f, _, _, _, _, _, _, _, stream, _, _| launch(call, Kernel::Function(f), stream, Legacy);
     [388] fn hipExtModuleLaunchKernel(f: *mut c_void, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: usize, stream: Stream, args: *mut c_void, extra: *mut c_void, start: Event, stop: Event, flags: u32)
-        = |call, _, _, _, _, _, _, _, _, stream, _, _, _, _, _| launch(call, stream, Legacy);
+        = |call, f, _, _, _, _, _, _, _, stream, _, _, _, _, _| launch(call, Kernel::Function(f), stream, Legacy);
     [none] fn _Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j(f: *mut c_void, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: usize, stream: Stream, args: *mut c_void, extra: *mut c_void, start: Event, stop: Event, flags: u32)
-        = |call, _, _, _, _, _, _, _, _, stream, _, _, _, _, _| launch(call, stream, Legacy);
+        = |call, f, _, _, _, _, _, _, _, stream, _, _, _, _, _| launch(call, Kernel::Function(f), stream, Legacy);
     [389] fn hipHccModuleLaunchKernel(f: *mut c_void, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: usize, stream: Stream, args: *mut c_void, extra: *mut c_void, start: Event, stop: Event)
-        = |call, _, _, _, _, _, _, _, _, stream, _, _, _, _| launch(call, stream, Legacy);
+        = |call, f, _, _, _, _, _, _, _, stream, _, _, _, _| launch(call, Kernel::Function(f), stream, Legacy);
     [none] fn _Z24hipHccModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_(f: *mut c_void, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: usize, stream: Stream, args: *mut c_void, extra: *mut c_void, start: Event, stop: Event)
-        = |call, _, _, _, _, _, _, _, _, stream, _, _, _, _| launch(call, stream, Legacy);
+        = |call, f, _, _, _, _, _, _, _, stream, _, _, _, _| launch(call, Kernel::Function(f), stream, Legacy);
     [211] fn hipLaunchCooperativeKernel(f: *const c_void, grid: Dim3, block: Dim3, args: *mut c_void, shared: c_uint, stream: Stream)
-        = |call, _, _, _, _, _, stream| launch(call, stream, Legacy);
+        = |call, f, _, _, _, _, stream| launch(call, Kernel::Host(f), stream, Legacy);
     [418] fn hipLaunchCooperativeKernel_spt(f: *const c_void, grid: Dim3, block: Dim3, args: *mut c_void, shared: u32, stream: Stream)
-        = |call, _, _, _, _, _, stream| launch(call, stream, PerThread);
+        = |call, f, _, _, _, _, stream| launch(call, Kernel::Host(f), stream, PerThread);
     [306] fn hipModuleLaunchCooperativeKernel(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, args: *mut c_void)
-        = |call, _, _, _, _, _, _, _, _, stream, _| launch(call, stream, Legacy);
+        = |call, f, _, _, _, _, _, _, _, stream, _| launch(call, Kernel::Function(f), stream, Legacy);
     [212] fn hipLaunchCooperativeKernelMultiDevice(list: *const LaunchParams, count: c_int, flags: c_uint)
         = |call, list, count: c_int, _| launch_all(call, list, count.cast_unsigned(), |one: &LaunchParams| one.stream);
     [85] fn hipExtLaunchMultiKernelMultiDevice(list: *const LaunchParams, count: c_int, flags: c_uint)
@@ -140,7 +140,7 @@ hook_macro::hooks! {
     // The oldest form of a launch names its stream in a separate call.
     [13] fn hipConfigureCall(grid: Dim3, block: Dim3, shared: usize, stream: Stream)
         = |call: Call, _, _, _, stream| { CONFIGURED.set(stream); call.forward() };
-    [210] fn hipLaunchByPtr(f: *const c_void) = |call, _| launch(call, CONFIGURED.get(), Legacy);
+    [210] fn hipLaunchByPtr(f: *const c_void) = |call, f| launch(call, Kernel::Host(f), CONFIGURED.get(), Legacy);
 
     [346] fn hipStreamSynchronize(stream: Stream) = |call, stream| synchronize(call, stream, Legacy);
     [412] fn hipStreamSynchronize_spt(stream: Stream) = |call, stream| synchronize(call, stream, PerThread);
@@ -278,34 +278,63 @@ fn is_captured(copy: usize, kind: StreamKind) -> bool {
     code != Some(vendor::SUCCESS) || status != 0
 }
 
-fn launch(call: Call, stream: Stream, null: NullStream) -> Code {
-    launch_on(call, stream, null, |path, call| path.launch(call))
+/// What a launch names the kernel by.
+#[derive(Clone, Copy)]
+enum Kernel {
+    /// The address of the program's host function.
+    Host(*const c_void),
+    /// A function of a module.
+    Function(*mut c_void),
+}
+
+impl Kernel {
+    /// The name of a kernel that was launched. The two functions of the runtime return a pointer and set no error.
+    #[cold]
+    fn name(self, copy: usize, stream: Stream) -> Option<KernelName> {
+        // SAFETY: the runtime has just accepted the kernel and the stream.
+        let name = unsafe {
+            match self {
+                Self::Host(function) => vendor::NAME_BY_POINTER.of(copy)?(function, stream),
+                Self::Function(function) => vendor::NAME_OF_FUNCTION.of(copy)?(function),
+            }
+        };
+        // SAFETY: the runtime returns null, or a C string that lives as long as the kernel.
+        (!name.is_null()).then(|| KernelName::new(unsafe { CStr::from_ptr(name) }.to_bytes()))
+    }
+}
+
+fn launch(call: Call, kernel: Kernel, stream: Stream, null: NullStream) -> Code {
+    let copy = call.copy;
+    let name = || kernel.name(copy, stream);
+    launch_on(call, stream, null, name, |queue, call, name| queue.launch_kernel(call, name))
 }
 
 /// The runtime writes the packets of a graph one by one.
 fn launch_graph(call: Call, stream: Stream, null: NullStream) -> Code {
-    launch_on(call, stream, null, |path, call| path.launch_large(call))
+    launch_on(call, stream, null, || None, |queue, call, _| queue.launch_path().launch_large(call))
 }
 
 fn launch_on(
     call: Call,
     stream: Stream,
     null: NullStream,
-    pass_gate: impl FnOnce(&LaunchPath, &mut dyn FnMut()),
+    name: impl FnOnce() -> Option<KernelName>,
+    pass_gate: impl FnOnce(&ScheduledQueue, &mut dyn FnMut(), &mut dyn FnMut() -> Option<KernelName>),
 ) -> Code {
     let Some(runtime) = runtime() else { return call.forward() };
     let Call { copy, real } = call;
     let kind = stream_kind(stream, null);
-    forward_once(
+    forward_kernel(
         || event_markers::recording_failure(real),
-        |call| {
+        name,
+        |call, name| {
             if is_captured(copy, kind) || !has_device(copy) {
                 return;
             }
             let Some(stream) = StreamId::resolve(copy, kind) else { return };
             let queue = runtime.queue_or_track(stream.key, || track(runtime, stream));
-            if let Some(path) = queue.as_ref().and_then(|queue| queue.launch_path()) {
-                pass_gate(path, call);
+            if let Some(queue) = queue.as_ref().and_then(|queue| queue.scheduled()) {
+                pass_gate(queue, call, name);
             }
         },
     )

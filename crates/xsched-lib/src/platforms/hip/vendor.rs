@@ -79,6 +79,15 @@ functions! {
     fn hipEventQuery(Event) = EVENT_QUERY;
 }
 
+/// `hipKernelNameRef`: the name of a function of a module.
+pub(super) static NAME_OF_FUNCTION: Function<unsafe extern "C" fn(*mut c_void) -> *const c_char> =
+    // SAFETY: the type of the vendor's header.
+    unsafe { Function::new(c"hipKernelNameRef") };
+/// `hipKernelNameRefByPtr`: the name of the kernel of a host function.
+pub(super) static NAME_BY_POINTER: Function<unsafe extern "C" fn(*const c_void, Stream) -> *const c_char> =
+    // SAFETY: the type of the vendor's header.
+    unsafe { Function::new(c"hipKernelNameRefByPtr") };
+
 /// The functions without which streams cannot be scheduled.
 const REQUIRED: [&CStr; 9] = [
     c"hipGetDeviceCount",

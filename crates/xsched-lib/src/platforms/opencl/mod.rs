@@ -20,6 +20,8 @@ mod vendor;
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 
+use xsched_ipc::KernelName;
+
 use crate::driver_callbacks::Callback;
 use crate::hooks::hooks;
 use crate::loader::VendorIdentity;
@@ -71,8 +73,6 @@ macro_rules! opencl {
 
 opencl! {
     commands {
-        fn clEnqueueNDRangeKernel(kernel: Handle, dimensions: c_uint, offset: Sizes, global: Sizes, local: Sizes);
-        fn clEnqueueTask(kernel: Handle);
         fn clEnqueueNativeKernel(function: Handle, arguments: Memory, size: usize, count_of_mem: c_uint, mem: *const Handle, places: *const Memory);
         fn clEnqueueCopyBuffer(from: Handle, to: Handle, from_offset: usize, to_offset: usize, size: usize);
         fn clEnqueueCopyBufferRect(from: Handle, to: Handle, from_origin: Sizes, to_origin: Sizes, region: Sizes, from_row: usize, from_slice: usize, to_row: usize, to_slice: usize);
@@ -98,6 +98,10 @@ opencl! {
         fn clEnqueueSVMMemcpy(; to: Memory, from: Memory, size: usize);
         fn clEnqueueSVMMap(; flags: u64, memory: Memory, size: usize);
     }
+    fn clEnqueueNDRangeKernel(queue: Queue, kernel: Handle, dimensions: c_uint, offset: Sizes, global: Sizes, local: Sizes, count: c_uint, list: Events, event: *mut Event) -> Code
+        = |real, queue, kernel, _, _, _, _, count, list, _| enqueue_kernel(real, queue, kernel, count, list);
+    fn clEnqueueTask(queue: Queue, kernel: Handle, count: c_uint, list: Events, event: *mut Event) -> Code
+        = |real, queue, kernel, count, list, _| enqueue_kernel(real, queue, kernel, count, list);
     fn clEnqueueMarkerWithWaitList(queue: Queue, count: c_uint, list: Events, event: *mut Event) -> Code = enqueue_wait;
     fn clEnqueueBarrierWithWaitList(queue: Queue, count: c_uint, list: Events, event: *mut Event) -> Code = enqueue_wait;
     fn clEnqueueWaitForEvents(queue: Queue, count: c_uint, list: Events) -> Code
@@ -136,6 +140,20 @@ fn enqueue<R>(real: impl FnOnce() -> R, queue: Queue, blocking: Bool, count: c_u
         vendor::QUEUE_PROPERTIES.of(queue).is_some_and(|properties| properties & vendor::OUT_OF_ORDER == 0)
     };
     queue_hooks::launch(real, queue, || blocking != 0 && is_in_order())
+}
+
+fn enqueue_kernel(
+    real: impl FnOnce() -> Code,
+    queue: Queue,
+    kernel: Handle,
+    count: c_uint,
+    list: Events,
+) -> Code {
+    // SAFETY: as above.
+    unsafe { event_wait_lists::record_dependencies::<OpenCl>(queue, count, list) };
+    queue_hooks::launch_kernel(real, queue, || {
+        vendor::KERNEL_NAME.of(kernel).map(|name| KernelName::new(&name))
+    })
 }
 
 /// Markers and barriers are not work and are never held, but later commands wait for what they wait for.

@@ -27,6 +27,7 @@ functions! {
     fn clGetCommandQueueInfo(Queue, c_uint, usize, *mut c_void, *mut usize) -> Code = OF_QUEUE;
     fn clGetEventInfo(Event, c_uint, usize, *mut c_void, *mut usize) -> Code = OF_EVENT;
     fn clGetEventProfilingInfo(Event, c_uint, usize, *mut c_void, *mut usize) -> Code = TIME_OF_EVENT;
+    fn clGetKernelInfo(Handle, c_uint, usize, *mut c_void, *mut usize) -> Code = OF_KERNEL;
     fn clGetDeviceInfo(Handle, c_uint, usize, *mut c_void, *mut usize) -> Code = OF_DEVICE;
     fn clEnqueueMarkerWithWaitList(Queue, c_uint, *const Event, *mut Event) -> Code = MARK;
     fn clFlush(Queue) -> Code = FLUSH;
@@ -43,6 +44,8 @@ pub(crate) static EVENT_STATUS: InfoQuery<i32> = InfoQuery::new(&OF_EVENT, 0x11d
 /// When a command was enqueued and when it completed, in nanoseconds of the device's clock.
 pub(crate) static TIME_QUEUED: InfoQuery<u64> = InfoQuery::new(&TIME_OF_EVENT, 0x1280);
 pub(crate) static TIME_DONE: InfoQuery<u64> = InfoQuery::new(&TIME_OF_EVENT, 0x1283);
+/// `CL_KERNEL_FUNCTION_NAME`.
+pub(crate) static KERNEL_NAME: InfoQuery<Text> = InfoQuery::new(&OF_KERNEL, 0x1190);
 pub(crate) static DEVICE_TYPE: InfoQuery<u64> = InfoQuery::new(&OF_DEVICE, 0x1000);
 pub(crate) static DEVICE_NAME: InfoQuery<Text> = InfoQuery::new(&OF_DEVICE, 0x102b);
 /// A device's PCI address, by extensions of Khronos (domain, bus, device, function), NVIDIA (device and function in one

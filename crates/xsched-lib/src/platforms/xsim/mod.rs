@@ -5,6 +5,9 @@ mod queue;
 mod vendor;
 
 use std::ffi::c_void;
+use std::fmt::Write as _;
+
+use xsched_ipc::KernelName;
 
 use crate::hooks::hooks;
 use crate::loader::VendorIdentity;
@@ -39,9 +42,17 @@ hooks! {
     fn xsim_queue_destroy(queue: Queue) -> Code = queue_hooks::release_queue;
     /// A launch passes the gate first.
     fn xsim_launch(queue: Queue, length_ns: u64) -> Code
-        = |real, queue: Queue, _| queue_hooks::launch_and_track(real, queue.addr(), || XsimQueue::new(queue));
+        = |real, queue: Queue, length_ns| queue_hooks::launch_and_track_kernel(
+            real, queue.addr(), || XsimQueue::new(queue), || name(length_ns));
     /// The queue is idle when it returns, unless another thread has launched meanwhile.
     fn xsim_synchronize(queue: Queue) -> Code = queue_hooks::synchronize;
+}
+
+/// The device knows its commands by their lengths only.
+fn name(length_ns: u64) -> Option<KernelName> {
+    let mut name = KernelName::new(b"");
+    write!(name, "{} us", length_ns / 1_000).ok()?;
+    Some(name)
 }
 
 fn create(real: impl FnOnce() -> Code, _device: Device, queue: *mut Queue) -> Code {

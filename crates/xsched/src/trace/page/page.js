@@ -15,7 +15,7 @@
   };
   const track = event => {
     const { tracks } = program(event.pid);
-    if (!tracks.has(event.tid)) tracks.set(event.tid, { tid: event.tid, name: "", slices: [], marks: [] });
+    if (!tracks.has(event.tid)) tracks.set(event.tid, { tid: event.tid, name: "", slices: [], marks: [], kernels: [] });
     return tracks.get(event.tid);
   };
   let end = 0;
@@ -25,6 +25,8 @@
     else if (event.ph === "X") {
       const state = STATES.indexOf(event.name);
       if (state >= 0) track(event).slices.push({ from: event.ts, to: event.ts + event.dur, state });
+    } else if (event.ph === "i" && event.cat === "kernel") {
+      track(event).kernels.push({ at: event.ts, name: event.name, launches: event.args.launches });
     } else if (event.ph === "i" && event.tid > 0) track(event).marks.push({ at: event.ts, name: event.name });
     if (event.ts !== undefined) end = Math.max(end, event.ts + (event.dur || 0));
   }
@@ -33,6 +35,10 @@
   for (const p of shown) {
     p.tracks.sort((a, b) => a.tid - b.tid);
     for (const t of p.tracks) t.slices.sort((a, b) => a.from - b.from);
+    // A task has the kernels of all its queues, which follow it in the list of its program.
+    const kernels = p.tracks.flatMap(t => t.kernels);
+    const tasks = p.tracks.filter(t => t.tid < QUEUE_TRACKS);
+    if (tasks.length === 1) tasks[0].kernels = kernels;
   }
 
   function time(us) {
@@ -58,6 +64,18 @@
   $("summary").textContent = shown.length
     ? `${shown.length} program${shown.length === 1 ? "" : "s"}, ${time(whole)}, ${facts.events} events${lost}, xsched ${facts.xsched}`
     : "No task was scheduled during this trace.";
+
+  // The kernels with most launches in a part of a track.
+  function kernelsOf(row, from, to) {
+    const counts = new Map();
+    for (const { at, name, launches } of row.track.kernels) {
+      if (at >= from && at <= to) counts.set(name, (counts.get(name) || 0) + launches);
+    }
+    const most = [...counts].sort((a, b) => b[1] - a[1]);
+    const texts = most.slice(0, 3).map(([name, count]) => `${name} \u00d7${count}`);
+    if (most.length > texts.length) texts.push(`${most.length - texts.length} more`);
+    return texts.length ? `; kernels ${texts.join(", ")}` : "";
+  }
 
   // The rows that are drawn, from top to bottom.
   let rows = [], height = 0;
@@ -183,7 +201,7 @@
     const at = from + part * span;
     const slice = row.track.slices[firstAfter(row.track.slices, at)];
     readout.textContent = slice && slice.from <= at
-      ? `${row.label}: ${STATES[slice.state]} for ${time(slice.to - slice.from)}, from ${time(slice.from)} to ${time(slice.to)}`
+      ? `${row.label}: ${STATES[slice.state]} for ${time(slice.to - slice.from)}, from ${time(slice.from)} to ${time(slice.to)}${kernelsOf(row, slice.from, slice.to)}`
       : `${row.label}: idle at ${time(at)}`;
   });
   for (const over of ["pointerup", "pointercancel"]) canvas.addEventListener(over, event => pointers.delete(event.pointerId));
