@@ -1,6 +1,6 @@
 //! Modules and the kernels in them.
 //!
-//! Every module has the same four kernels. Their first parameter is the time they occupy the device, in nanoseconds:
+//! Every module has the same five kernels. The first parameter of four is the time they occupy the device, in nanoseconds:
 //!
 //! ```text
 //!   spin(u64 ns)
@@ -8,6 +8,7 @@
 //!   add (u64 ns, u32 *to, const u32 *from, u32 delta, u64 n)  to[i] = from[i] + delta
 //!   meet(u64 ns, u32 *arrived, u32 expected)                  adds 1 to *arrived when it begins, and occupies the device until
 //!                                                             *arrived is at least expected: the kernel of a collective
+//!   empty()
 //! ```
 //!
 //! They change memory when they complete, so that the data shows whether commands ran in the right order.
@@ -27,6 +28,7 @@ pub(crate) enum Kernel {
     Fill,
     Add,
     Meet,
+    Empty,
 }
 
 /// What a kernel does to memory when it completes.
@@ -45,6 +47,7 @@ impl Kernel {
             b"fill" => Some(Self::Fill),
             b"add" => Some(Self::Add),
             b"meet" => Some(Self::Meet),
+            b"empty" => Some(Self::Empty),
             _ => None,
         }
     }
@@ -55,6 +58,7 @@ impl Kernel {
             Self::Fill => c"fill",
             Self::Add => c"add",
             Self::Meet => c"meet",
+            Self::Empty => c"empty",
         }
     }
 
@@ -65,6 +69,7 @@ impl Kernel {
             Self::Fill => &[8, 8, 4, 8],
             Self::Add => &[8, 8, 8, 4, 8],
             Self::Meet => &[8, 8, 4],
+            Self::Empty => &[],
         }
     }
 
@@ -73,7 +78,7 @@ impl Kernel {
         let size = |n: usize| usize::try_from(value(n)).unwrap_or(usize::MAX);
         let word = |n: usize| u32::try_from(value(n)).unwrap_or(0);
         let effect = match self {
-            Self::Spin => Effect::Nothing,
+            Self::Spin | Self::Empty => Effect::Nothing,
             Self::Fill => Effect::Fill { to: size(1), value: word(2), count: size(3) },
             Self::Add => Effect::Add { to: size(1), from: size(2), delta: word(3), count: size(4) },
             Self::Meet => Effect::Meet { arrived: size(1), expected: word(2) },

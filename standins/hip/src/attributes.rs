@@ -57,17 +57,24 @@ pub(crate) extern "C" fn attribute(out: *mut c_int, which: c_int, device: c_int)
 pub(crate) extern "C" fn pci_bus_id(name: *mut c_char, room: c_int, device: c_int) -> Code {
     to_code(at(device).and_then(|device| {
         let (domain, bus, slot, function) = device.pci();
-        let text = format!("{domain:04x}:{bus:02x}:{slot:02x}.{function}");
-        if name.is_null() || usize::try_from(room).unwrap_or(0) <= text.len() {
-            return Err(INVALID_VALUE);
-        }
-        // SAFETY: the caller guarantees room for the text and a zero byte.
-        unsafe {
-            name.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len());
-            name.add(text.len()).write(0);
-        }
-        Ok(())
+        write_text(name, room, &format!("{domain:04x}:{bus:02x}:{slot:02x}.{function}"))
     }))
+}
+
+pub(crate) extern "C" fn name(name: *mut c_char, room: c_int, device: c_int) -> Code {
+    to_code(at(device).and_then(|_| write_text(name, room, "HIP stand-in")))
+}
+
+fn write_text(to: *mut c_char, room: c_int, text: &str) -> Result<(), Code> {
+    if to.is_null() || usize::try_from(room).unwrap_or(0) <= text.len() {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: the caller guarantees room for the text and a zero byte.
+    unsafe {
+        to.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len());
+        to.add(text.len()).write(0);
+    }
+    Ok(())
 }
 
 pub(crate) extern "C" fn priority_range(least: *mut c_int, greatest: *mut c_int) -> Code {

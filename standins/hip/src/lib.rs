@@ -20,6 +20,7 @@
 
 mod attributes;
 mod capture;
+mod compiler;
 mod device;
 mod device_memory;
 mod effect;

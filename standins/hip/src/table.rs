@@ -4,7 +4,9 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 use crate::error::{Code, NOT_FOUND, NOT_SUPPORTED, to_code};
-use crate::{attributes, capture, device, device_memory, error, event, kernel, memory, stall, stream};
+use crate::{
+    attributes, capture, compiler, device, device_memory, error, event, kernel, memory, stall, stream,
+};
 
 include!(concat!(env!("OUT_DIR"), "/names.rs"));
 
@@ -42,6 +44,7 @@ fn implementations() -> Vec<(&'static str, *const c_void)> {
         "hipGetDevice" => device::get,
         "hipSetDevice" => device::set,
         "hipDeviceGet" => device::get_handle,
+        "hipDeviceGetName" => attributes::name,
         "hipDeviceGetPCIBusId" => attributes::pci_bus_id,
         "hipDeviceGetAttribute" => attributes::attribute,
         "hipDeviceGetStreamPriorityRange" => attributes::priority_range,
@@ -128,6 +131,10 @@ fn implementations() -> Vec<(&'static str, *const c_void)> {
         "hipModuleLoadDataEx" => kernel::load_module,
         "hipModuleUnload" => kernel::unload_module,
         "hipModuleGetFunction" => kernel::get_function,
+        "hiprtcCreateProgram" => compiler::create,
+        "hiprtcCompileProgram" => compiler::compile,
+        "hiprtcGetCodeSize" => compiler::code_size,
+        "hiprtcGetCode" => compiler::code,
         "hipKernelNameRef" => kernel::name_of,
         "hipKernelNameRefByPtr" => kernel::name_of,
         "hipLaunchKernel" => kernel::launch,

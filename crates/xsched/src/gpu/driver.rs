@@ -52,6 +52,8 @@ functions! {
     load_module = c"cuModuleLoadData" (*mut Handle, *const c_void);
     get_function = c"cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
     allocate = c"cuMemAlloc_v2" (*mut u64, usize);
+    copy_to_device = c"cuMemcpyHtoD_v2" (u64, *const c_void, usize);
+    copy_to_host = c"cuMemcpyDtoH_v2" (*mut c_void, u64, usize);
     create_stream = c"cuStreamCreateWithPriority" (*mut Handle, c_uint, c_int);
     synchronize = c"cuStreamSynchronize" (Handle);
     create_event = c"cuEventCreate" (*mut Handle, c_uint);
@@ -186,6 +188,26 @@ impl Gpu {
         Ok(address)
     }
 
+    /// Copies numbers to device memory that has room for them.
+    pub(crate) fn copy_to_device(&self, address: u64, numbers: &[u32]) -> anyhow::Result<()> {
+        // SAFETY: the numbers are read during the call; the driver rejects an address that is not allocated.
+        let code = unsafe {
+            let (from, size) = (numbers.as_ptr().cast(), size_of_val(numbers));
+            (self.functions.copy_to_device)(address, from, size)
+        };
+        self.check(code, "cuMemcpyHtoD")
+    }
+
+    /// Copies numbers from device memory.
+    pub(crate) fn copy_to_host(&self, address: u64, numbers: &mut [u32]) -> anyhow::Result<()> {
+        // SAFETY: the numbers are written during the call; the driver rejects an address that is not allocated.
+        let code = unsafe {
+            let (to, size) = (numbers.as_mut_ptr().cast(), size_of_val(numbers));
+            (self.functions.copy_to_host)(to, address, size)
+        };
+        self.check(code, "cuMemcpyDtoH")
+    }
+
     /// Creates a stream. Lower numbers are higher priorities; none is the default priority.
     pub(crate) fn create_stream(&self, priority: Option<i32>) -> anyhow::Result<Stream<'_>> {
         if let Some(priority) = priority {
@@ -231,17 +253,16 @@ pub(crate) struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// Launches a kernel with at most two parameters of 64 bits.
-    pub(crate) fn launch(
+    /// Launches a kernel with as many parameters, of 64 bits or fewer.
+    pub(crate) fn launch<const COUNT: usize>(
         &self,
         kernel: &Kernel,
         blocks: u32,
         threads: u32,
-        arguments: [u64; 2],
+        mut arguments: [u64; COUNT],
     ) -> anyhow::Result<()> {
-        let [mut first, mut second] = arguments;
-        let mut parameters: [*mut c_void; 2] = [(&raw mut first).cast(), (&raw mut second).cast()];
-        // SAFETY: the kernels of `kernels.rs` have at most these two parameters; the driver copies them before it returns.
+        let mut parameters = arguments.each_mut().map(|argument| ptr::from_mut(argument).cast::<c_void>());
+        // SAFETY: `kernels.rs` passes the parameters of its kernels, whose low bytes come first; the driver copies them before it returns.
         let code = unsafe {
             let (handle, arguments) = (self.handle, parameters.as_mut_ptr());
             (self.gpu.functions.launch)(

@@ -1,4 +1,5 @@
-//! The kernels: `spin` keeps the whole GPU busy for a given time, `empty` does nothing.
+//! The kernels: `spin` keeps the whole GPU busy for a given time, `empty` does nothing, `add` does what `spin` does and then adds a number
+//! to an array.
 //!
 //! `spin` computes a given number of rounds instead of reading a clock: the clock advances while the kernel is preempted, and
 //! the kernel would do less work. The duration of a round is measured once.
@@ -52,6 +53,51 @@ DONE:
 {
     ret;
 }
+
+.visible .entry add(.param .u64 rounds, .param .u64 to, .param .u64 from, .param .u32 delta, .param .u64 count)
+{
+    .reg .pred %again, %store, %outside;
+    .reg .b32 %x, %y, %d;
+    .reg .b64 %left, %to, %from, %at, %count;
+    ld.param.u64 %left, [rounds];
+    ld.param.u64 %to, [to];
+    ld.param.u64 %from, [from];
+    ld.param.u32 %d, [delta];
+    ld.param.u64 %count, [count];
+    mov.u32 %x, %ctaid.x;
+    mov.u32 %y, %ntid.x;
+    mul.wide.u32 %at, %x, %y;
+    mov.u32 %x, %tid.x;
+    cvt.u64.u32 %left, %x;
+    add.u64 %at, %at, %left;
+    ld.param.u64 %left, [rounds];
+    setp.eq.u64 %again, %left, 0;
+    @%again bra DONE;
+ROUND:
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    xor.b32 %x, %x, 2463534242;
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    xor.b32 %x, %x, 88172645;
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    xor.b32 %x, %x, 2463534242;
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    xor.b32 %x, %x, 88172645;
+    sub.u64 %left, %left, 1;
+    setp.ne.u64 %again, %left, 0;
+    @%again bra ROUND;
+DONE:
+    setp.ge.u64 %outside, %at, %count;
+    @%outside ret;
+    shl.b64 %at, %at, 2;
+    add.u64 %from, %from, %at;
+    add.u64 %to, %to, %at;
+    ld.global.u32 %y, [%from];
+    add.u32 %y, %y, %d;
+    setp.eq.u32 %store, %x, 305419896;
+    @%store mov.u32 %y, %x;
+    st.global.u32 [%to], %y;
+    ret;
+}
 ";
 
 /// The duration of `spin` launched back to back: a fixed part and a part for each round.
@@ -90,6 +136,7 @@ impl FromStr for Calibration {
 pub(crate) struct Kernels {
     spin: Kernel,
     empty: Kernel,
+    add: Kernel,
     blocks: u32,
     sink: u64,
     pub(crate) calibration: Calibration,
@@ -109,6 +156,7 @@ impl Kernels {
         let mut kernels = Self {
             spin: gpu.kernel(&module, c"spin")?,
             empty: gpu.kernel(&module, c"empty")?,
+            add: gpu.kernel(&module, c"add")?,
             blocks: gpu.max_threads()?.div_ceil(THREADS_PER_BLOCK),
             sink: gpu.allocate(4)?,
             calibration: Calibration { us_per_launch: 0.0, us_per_round: 1.0 },
@@ -132,12 +180,30 @@ impl Kernels {
 
     /// Launches the empty kernel.
     pub(crate) fn empty(&self, stream: &Stream<'_>) -> anyhow::Result<()> {
-        stream.launch(&self.empty, 1, 32, [0, 0])
+        stream.launch(&self.empty, 1, 32, [])
     }
 
     /// Launches a kernel of this length; length 0 is the empty kernel.
     pub(crate) fn launch(&self, stream: &Stream<'_>, length_us: f64) -> anyhow::Result<()> {
         if length_us > 0.0 { self.spin(stream, length_us) } else { self.empty(stream) }
+    }
+
+    /// Launches a kernel of this length that sets the numbers at `to` to those at `from` plus `delta`.
+    pub(crate) fn add(
+        &self,
+        stream: &Stream<'_>,
+        length_us: f64,
+        [to, from]: [u64; 2],
+        delta: u32,
+        count: u64,
+    ) -> anyhow::Result<()> {
+        let arguments = [self.calibration.rounds(length_us), to, from, delta.into(), count];
+        stream.launch(&self.add, self.blocks, THREADS_PER_BLOCK, arguments)
+    }
+
+    /// How many numbers [`Kernels::add`] can change.
+    pub(crate) fn threads(&self) -> u32 {
+        self.blocks * THREADS_PER_BLOCK
     }
 
     fn launch_rounds(&self, stream: &Stream<'_>, rounds: u64) -> anyhow::Result<()> {

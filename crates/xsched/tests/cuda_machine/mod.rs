@@ -130,7 +130,8 @@ impl CudaMachine {
         self.device.path().join("gpu")
     }
 
-    fn set_variables(&self, mut command: Command) -> Command {
+    /// Adds the variables of this machine to a command.
+    pub(crate) fn set_variables(&self, mut command: Command) -> Command {
         command
             .env_remove("CUDA_VISIBLE_DEVICES")
             .env_remove("CUDA_MPS_PIPE_DIRECTORY")

@@ -17,6 +17,8 @@ pub(super) enum Platform {
     Simulated,
     /// The first NVIDIA GPU.
     Cuda,
+    /// The first AMD GPU, with HIP.
+    Hip,
     /// The first OpenCL device.
     Opencl,
 }
@@ -24,7 +26,7 @@ pub(super) enum Platform {
 /// The option of every benchmark with built-in loads.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub(super) struct DeviceOption {
-    /// Where the built-in loads run. Without it: an NVIDIA GPU if there is one, else the simulated device.
+    /// Where the built-in loads run. Without it: an NVIDIA or an AMD GPU if there is one, else the simulated device.
     #[arg(long, value_enum)]
     platform: Option<Platform>,
 }
@@ -55,7 +57,9 @@ impl LoadDevice {
         match option.platform {
             Some(Platform::Simulated) => Self::simulated(),
             Some(platform) => Self::real(platform),
-            None => Self::real(Platform::Cuda).or_else(|_| Self::simulated()),
+            None => Self::real(Platform::Cuda)
+                .or_else(|_| Self::real(Platform::Hip))
+                .or_else(|_| Self::simulated()),
         }
     }
 
@@ -95,6 +99,7 @@ impl LoadDevice {
         let platform = match self.platform {
             Platform::Simulated => "simulated",
             Platform::Cuda => "cuda",
+            Platform::Hip => "hip",
             Platform::Opencl => "opencl",
         };
         let mut words = vec![program.into_os_string()];

@@ -17,7 +17,7 @@ use crate::commands::run::library;
 ///
 /// The program runs without XSched, and at each level with low priority beside a second instance of itself with high priority, which
 /// preempts it again and again. What it prints to stdout has to be the same in all runs, to the bit. Without a command, a built-in
-/// computation runs on the OpenCL or the simulated device.
+/// computation runs.
 #[derive(clap::Args)]
 #[command(override_usage = "xsched bench verify [OPTIONS] [-- COMMAND...]")]
 pub(super) struct Args {

@@ -4,6 +4,8 @@
 //! calls. On the simulated device they join the service themselves, as the library does for other programs.
 
 mod cuda;
+mod functions;
+mod hip;
 mod opencl;
 mod simulated;
 
@@ -87,7 +89,7 @@ trait Accelerator {
     fn synchronize(&mut self) -> anyhow::Result<()>;
     /// The name of the device, and the calibration of its commands.
     fn describe(&self) -> (String, String);
-    /// Runs commands that depend on each other and returns a checksum of their results. Not all devices can.
+    /// Runs commands that depend on each other and returns a checksum of their results.
     fn compute(&mut self, commands: u32, length_us: u64) -> anyhow::Result<u64>;
 }
 
@@ -98,6 +100,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             args.device.as_deref().context("the file of the device is missing")?,
         )?),
         Platform::Cuda => Box::new(cuda::Device::open(calibration)?),
+        Platform::Hip => Box::new(hip::Device::open(calibration)?),
         Platform::Opencl => Box::new(opencl::Device::open(calibration)?),
     };
     let device = device.as_mut();

@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 
 use super::super::program::Fnv;
 use super::Accelerator;
+use super::functions::functions;
 
 type Code = c_int;
 type Handle = *mut c_void;
@@ -45,30 +46,8 @@ __kernel void chain(ulong rounds, __global uint *data, uint launch) {
 }
 ";
 
-/// Declares the functions with their types, and resolves them all.
-macro_rules! functions {
-    ($($field:ident = $symbol:literal ($($argument:ty),*) -> $result:ty;)*) => {
-        struct Functions {
-            $($field: unsafe extern "C" fn($($argument),*) -> $result,)*
-        }
-
-        impl Functions {
-            fn load(library: Handle) -> anyhow::Result<Self> {
-                Ok(Self {
-                    $($field: {
-                        // SAFETY: the library was opened by `Device::open` and is never closed; the name is a C string.
-                        let found = unsafe { libc::dlsym(library, $symbol.as_ptr()) };
-                        anyhow::ensure!(!found.is_null(), "{} has no {}", LIBRARY.to_string_lossy(), $symbol.to_string_lossy());
-                        // SAFETY: OpenCL 1.2 gives the function of this name this type.
-                        unsafe { std::mem::transmute::<Handle, unsafe extern "C" fn($($argument),*) -> $result>(found) }
-                    },)*
-                })
-            }
-        }
-    };
-}
-
 functions! {
+    Functions;
     platforms = c"clGetPlatformIDs" (c_uint, *mut Handle, *mut c_uint) -> Code;
     devices = c"clGetDeviceIDs" (Handle, u64, c_uint, *mut Handle, *mut c_uint) -> Code;
     device_info = c"clGetDeviceInfo" (Handle, c_uint, usize, *mut c_void, *mut usize) -> Code;
@@ -107,7 +86,7 @@ impl Device {
         if library.is_null() {
             bail!("no OpenCL on this machine: {} cannot be loaded", LIBRARY.to_string_lossy());
         }
-        let mut device = Self::create(Functions::load(library)?)?;
+        let mut device = Self::create(Functions::load(library, LIBRARY)?)?;
         device.rounds_per_us = match calibration {
             Some(text) => text.parse().with_context(|| format!("calibration `{text}` is not a number"))?,
             None => device.calibrate()?,
