@@ -3,6 +3,9 @@
 
 #[path = "common/live.rs"]
 mod live;
+#[allow(dead_code, reason = "other tests use the rest of this module")]
+mod measured;
+mod open_loop;
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -13,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use assert_cmd::cargo::cargo_bin;
 use live::{FakeProgram, RunningService, wait_until};
+use measured::{require, retry_comparison};
 
 const THREADS: usize = 4;
 /// More in all than a port accepts at the same time.
@@ -101,21 +105,98 @@ impl Drop for Dashboard {
     }
 }
 
+/// Two programs, of which one preempts the other.
+struct Programs {
+    high: FakeProgram,
+    low: FakeProgram,
+    leader: usize,
+    held: usize,
+}
+
+impl Programs {
+    fn join(service: &RunningService) -> Self {
+        let (high, low) = (FakeProgram::join(service, "high"), FakeProgram::join(service, "low"));
+        let (leader, held) = (high.queue(8), low.queue(8));
+        high.set_priority(leader, 100);
+        low.mark_busy(held);
+        let programs = Self { high, low, leader, held };
+        programs.preempt();
+        programs
+    }
+
+    /// Preempts the task of low priority once. Returns how long the order took.
+    fn preempt(&self) -> Duration {
+        let began = Instant::now();
+        self.high.mark_busy(self.leader);
+        wait_until("the task of low priority is held", || self.low.is_held(self.held));
+        let took = began.elapsed();
+        self.high.mark_idle(self.leader);
+        wait_until("it runs again", || !self.low.is_held(self.held));
+        took
+    }
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Requests at a rate that the dashboard cannot handle: unlike below, the clients do not wait for it. Returns the median times of an order
+/// without the requests and with them.
+fn flood_dashboard(rate: u32, seconds: u32) -> [Duration; 2] {
+    let service = RunningService::new();
+    let dashboard = Dashboard::start(&service);
+    let programs = Programs::join(&service);
+    let alone: Vec<_> = (0..PREEMPTIONS).map(|_| programs.preempt()).collect();
+    let before = [service.pid(), dashboard.child.id()].map(peak_memory_kib);
+    let (address, token) = (dashboard.address, &dashboard.token);
+    let headers = format!("Host: {address}\r\nAuthorization: Bearer {token}\r\n");
+    let request = format!("GET /api/state?events=1 HTTP/1.1\r\n{headers}\r\n");
+    let (outcomes, orders) = thread::scope(|scope| {
+        let flood =
+            scope.spawn(|| open_loop::send(address, &request, rate, Duration::from_secs(seconds.into())));
+        let mut orders = Vec::new();
+        while !flood.is_finished() || orders.len() < PREEMPTIONS {
+            orders.push(programs.preempt());
+        }
+        (flood.join().unwrap(), orders)
+    });
+    let reached = outcomes.ended() as f64 / outcomes.sending.as_secs_f64();
+    let after = [service.pid(), dashboard.child.id()].map(peak_memory_kib);
+    println!("{reached:.0} requests per second: {outcomes:?}");
+    println!("peak memory in KiB: {before:?} before, {after:?} after");
+    assert_eq!(outcomes.ended(), usize::try_from(rate * seconds).unwrap());
+    assert!(outcomes.answered > 0, "{outcomes:?}");
+    for (before, after) in before.into_iter().zip(after) {
+        assert!(after < before + MAX_GROWTH_KIB, "from {before} to {after} KiB");
+    }
+    // It answers as before.
+    let mut response = String::new();
+    send(address, &request).unwrap().read_to_string(&mut response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+    let (count, longest) = (orders.len(), orders.iter().max().copied().unwrap_or_default());
+    let (alone, meanwhile) = (median(alone), median(orders));
+    println!(
+        "an order takes {alone:?} without requests, {meanwhile:?} with them, at most {longest:?} of {count}"
+    );
+    [alone, meanwhile]
+}
+
+#[test]
+fn dashboard_at_10000_requests_per_second_delays_no_order() {
+    retry_comparison(
+        || flood_dashboard(10_000, 2),
+        |[alone, meanwhile]| {
+            require(meanwhile < alone * 10, || format!("{meanwhile:?} instead of {alone:?}"))
+        },
+    );
+}
+
 #[test]
 fn service_keeps_scheduling_in_a_flood_of_requests() {
     let service = RunningService::new();
     let dashboard = Dashboard::start(&service);
-    let (high, low) = (FakeProgram::join(&service, "high"), FakeProgram::join(&service, "low"));
-    let (leader, held) = (high.queue(8), low.queue(8));
-    high.set_priority(leader, 100);
-    low.mark_busy(held);
-    let preempt = || {
-        high.mark_busy(leader);
-        wait_until("the task of low priority is held", || low.is_held(held));
-        high.mark_idle(leader);
-        wait_until("it runs again", || !low.is_held(held));
-    };
-    preempt();
+    let programs = Programs::join(&service);
 
     let processes = [service.pid(), dashboard.child.id()];
     let before = processes.map(peak_memory_kib);
@@ -134,7 +215,7 @@ fn service_keeps_scheduling_in_a_flood_of_requests() {
                 scope.spawn(|| flood(address, &request, &stop, &outcomes));
             }
             while preemptions < PREEMPTIONS || outcomes.ended() < REQUESTS {
-                preempt();
+                programs.preempt();
                 preemptions += 1;
             }
             stop.store(true, Ordering::Relaxed);
