@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the Markdown pages: links resolve, the index of docs/ is complete, every environment variable is described, the
 error messages in docs/troubleshooting.md are ones that the program prints, the tests that docs/security.md names exist, translated pages have the commands and figures of
-the originals, docs/amd.md lists those of its platform, and counts of lines of code are correct.
+the originals, pages of docs/ begin with what the reader can do after them, docs/amd.md lists those of its platform, and counts of lines of code are correct.
 
     python3 scripts/check_docs.py
     python3 scripts/check_docs.py --installed DIRECTORY     only the links of pages below an installation's directory
@@ -216,11 +216,20 @@ def translations():
         yield from (f"{page}: {original} does not have the command `{command}`" for command in sorted(commands))
 
 
+def purposes():
+    """Pages that do not begin with what the reader can do after them. The index describes each page."""
+    for page in files("docs/*.md"):
+        text = re.sub(r"<!--.*?-->", "", read(page), flags=re.DOTALL)
+        begin = " ".join(text.split("\n\n")[1:4])
+        if page != "docs/README.md" and "After this page you can" not in begin and "读完本页，你" not in begin:
+            yield f"{page}: does not begin with what the reader can do after it"
+
+
 def main():
     if sys.argv[1:2] == ["--installed"]:
         return check_installed(sys.argv[2])
     found = [line for path in files("*.md") for line in links(path)]
-    found += [*translations(), *index(), *variables(), *messages(), *platform_messages(), *counts(), *hops(), *glossary(), *claims()]
+    found += [*translations(), *purposes(), *index(), *variables(), *messages(), *platform_messages(), *counts(), *hops(), *glossary(), *claims()]
     for line in found:
         print(line)
     if found:

@@ -130,8 +130,9 @@ fn with_values(command: Command) -> Command {
 /// The text of docs/commands.md.
 fn page(mut program: Command) -> String {
     let mut text = String::from(
-        "# Commands\n\n<!-- written by `xsched manual --markdown` -->\n\nThe output of `--help` on one page. The man pages \
-         and the shell completions come from the same source.\n",
+        "# Commands\n\n<!-- written by `xsched manual --markdown` -->\n\nAfter this page you can use every command and \
+         option of `xsched`. It is the output of `--help` on one page. The man pages and the shell completions come from the \
+         same source.\n",
     );
     program.build();
     for command in program.get_subcommands().filter(|command| command.get_name() != "help") {

@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::Timespec;
 
 /// How long a client waits for its response before it gives up.
-const PATIENCE: Duration = Duration::from_millis(500);
+const CLIENT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The time between two looks at the schedule.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
@@ -60,7 +60,7 @@ pub(crate) fn send(address: SocketAddr, text: &str, rate: u32, duration: Duratio
             next += 1;
             requests.outcomes.sending = began.elapsed();
         }
-        while started.front().is_some_and(|(_, at)| at.elapsed() > PATIENCE) {
+        while started.front().is_some_and(|(_, at)| at.elapsed() > CLIENT_TIMEOUT) {
             if let Some((number, _)) = started.pop_front()
                 && requests.open.remove(&number).is_some()
             {
