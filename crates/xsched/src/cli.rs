@@ -41,6 +41,8 @@ enum Command {
     #[command(hide = true)]
     Manual(commands::manual::Args),
     #[command(hide = true)]
+    Complete(commands::complete::Args),
+    #[command(hide = true)]
     DemoWorker(demo::worker::Args),
 }
 
@@ -87,6 +89,7 @@ pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Simulate(args) => commands::simulate::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Manual(args) => commands::manual::run(&args),
+        Command::Complete(args) => commands::complete::run(&args),
         Command::DemoWorker(args) => demo::worker::run(&args),
     };
     exit_code("xsched", result)

@@ -13,6 +13,7 @@ mod config;
 mod dashboard;
 mod demo;
 mod device_memory;
+mod device_model;
 mod doctor;
 mod examples;
 mod gpu;

@@ -48,12 +48,14 @@ fn rates(before: &TaskStatus, now: &TaskStatus, elapsed_ns: f64, alone: bool) ->
     let per_s = |before: u64, now: u64| now.saturating_sub(before) as f64 * 1e9 / elapsed_ns;
     let launches = per_s(before.launches, now.launches);
     let busy = |task: &TaskStatus| task.used_ns.saturating_add(task.sampled_ns.unwrap_or(0));
+    let utilization = part(busy(before), busy(now));
     Rates {
-        utilization: part(busy(before), busy(now)),
+        utilization,
         // A task that is alone, idle and sampled has an estimate of zero.
         is_sampled: now.sampled_ns.is_some() && (alone || before.sampled_ns != now.sampled_ns),
         held: part(before.held_ns, now.held_ns),
-        wasted: part(before.wasted_ns, now.wasted_ns),
+        // An estimate from samples, which may exceed the measured time that it is a part of.
+        wasted: part(before.wasted_ns, now.wasted_ns).min(utilization),
         launches_per_s: (!alone || launches > 0.0).then_some(launches),
         preemptions_per_s: per_s(before.preemptions, now.preemptions),
     }
@@ -135,6 +137,16 @@ mod tests {
         }
         let counted = between(&beside, &later)[&1];
         assert!((counted.utilization - 0.5).abs() < f64::EPSILON && !counted.is_sampled, "{counted:?}");
+    }
+
+    #[test]
+    fn wasted_time_is_at_most_the_time_that_the_task_had_the_device() {
+        let wasting = |used_ns, wasted_ns| TaskStatus { wasted_ns, ..task(1, used_ns, 1) };
+        let old = status(1, 0, vec![wasting(0, 0)]);
+        for (used_ns, wasted_ns, expected) in [(100, 40, 0.04), (50, 200, 0.05)] {
+            let rates = between(&old, &status(1, 1_000, vec![wasting(used_ns, wasted_ns)]));
+            assert!((rates[&1].wasted - expected).abs() < f64::EPSILON, "{rates:?}");
+        }
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! What the tools add to the status that the service reports.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Value, json};
 use xsched_core::DeviceId;
 use xsched_ipc::protocol::{Status, TaskStatus};
 
 use crate::rates::Rates;
+use crate::{device_model, term};
 
-/// The status as the service reports it, with the rates, the level and the name of the device of each task.
+/// The status as the service reports it, with the rates, the level and the name of the device of each task, and with the devices. The
+/// index of a device is its place in the order of the addresses, as in `xsched top`.
 pub(crate) fn to_json(status: &Status, rates: &HashMap<u64, Rates>) -> anyhow::Result<Value> {
     let mut value = serde_json::to_value(status)?;
     if let Some(fields) = value.as_object_mut() {
@@ -20,6 +22,17 @@ pub(crate) fn to_json(status: &Status, rates: &HashMap<u64, Rates>) -> anyhow::R
         value["device_name"] = json!(DeviceId(task.device).to_string());
         value["level"] = json!(level(status, task));
     }
+    let devices: BTreeSet<u64> = status.tasks.iter().map(|task| task.device).collect();
+    let device = |(index, number): (usize, &u64)| {
+        let id = DeviceId(*number);
+        json!({
+            "index": index,
+            "device": number,
+            "address": id.to_string(),
+            "name": device_model::of(id).unwrap_or_else(|| term::device(*number)),
+        })
+    };
+    value["devices"] = devices.iter().enumerate().map(device).collect();
     Ok(value)
 }
 

@@ -1,6 +1,7 @@
 //! Man pages, completions and docs/commands.md are generated from the source of `--help`.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use assert_cmd::Command;
@@ -63,5 +64,41 @@ fn completions_list_every_public_command() {
         for value in ["share-process", "normal", "auto"] {
             assert!(text.contains(value), "{file}: the value {value}");
         }
+    }
+}
+
+/// What bash completes for the last word of a line.
+fn completed_by_bash(completions: &Path, line: &[&str]) -> Vec<String> {
+    let script = r#"
+        compopt() { :; }
+        source "$1"; shift
+        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+        _xsched_running "$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+        printf '%s\n' "${COMPREPLY[@]}"
+    "#;
+    let output =
+        Command::new("bash").args(["-c", script, "bash"]).arg(completions).args(line).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_the_names_of_running_programs_and_grants() {
+    let directory = tempfile::tempdir().unwrap();
+    xsched(&["manual", directory.path().to_str().unwrap()]);
+    let completions = directory.path().join("completions/bash/xsched");
+    let program = directory.path().join("xsched");
+    std::fs::write(&program, "#!/bin/sh\necho \"$2-one\"; echo 'two words'\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let program = program.to_str().unwrap();
+    for (words, expected) in [
+        (&["set", ""][..], &["programs-one", "two\\ words"][..]),
+        (&["suspend", "pr"], &["programs-one"]),
+        (&["suspend", "--grant", "gr"], &["grants-one"]),
+        (&["revoke", "tw"], &["two\\ words"]),
+        (&["policy", "prio"], &["priority", "priority-all"]),
+        (&["set", "train", "--priority", ""], &["low", "normal", "high"]),
+    ] {
+        let line = [&[program], words].concat();
+        assert_eq!(completed_by_bash(&completions, &line), expected, "{words:?}");
     }
 }

@@ -210,7 +210,21 @@ fn ps_prints_json_with_the_rates_inside_the_tasks() {
         (&json["tasks"][1]["level"], &json["tasks"][1]["device_name"]),
         (&3.into(), &"0000:00:06.0".into())
     );
+    let device =
+        serde_json::json!({"index": 0, "device": json["tasks"][1]["device"], "address": "0000:00:06.0"});
+    let devices = json["devices"].as_array().unwrap();
+    assert_eq!((devices.len(), &devices[0]["address"]), (1, &device["address"]));
+    assert_eq!((&devices[0]["index"], &devices[0]["device"]), (&device["index"], &device["device"]));
+    assert!(devices[0]["name"].as_str().unwrap().ends_with("0000:00:06.0"), "{devices:?}");
     assert!(json.get("more").is_none());
+}
+
+#[test]
+fn names_for_completions_are_those_of_the_tasks() {
+    let output = xsched(&service()).args(["complete", "programs"]).assert().success();
+    let names = String::from_utf8(output.get_output().stdout.clone()).unwrap();
+    let names: Vec<_> = names.lines().collect();
+    assert!(names.is_sorted() && names.contains(&"train"), "{names:?}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! `xsched manual`: man pages, shell completions and docs/commands.md, from the same source as `--help`.
 
+mod completions;
+
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -7,8 +9,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Arg, Command};
-use clap_complete::Shell;
-use xsched_policy::POLICIES;
 
 use crate::{cli, compat, examples};
 
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.directory {
         Some(directory) => {
             write_pages(&program, &directory.join("man1"))?;
-            write_completions(program, &directory.join("completions"))
+            completions::write(program, &directory.join("completions"))
         }
         None => Ok(io::stdout().lock().write_all(page(program).as_bytes())?),
     }
@@ -99,32 +99,6 @@ fn last_sections(page: &str, pages: &[String]) -> String {
     let others: Vec<_> = others.map(|other| format!(".BR {} (1)", escaped(other))).collect();
     let _ = writeln!(text, ".SH \"SEE ALSO\"\n{}", others.join(",\n"));
     text
-}
-
-fn write_completions(program: Command, directory: &Path) -> anyhow::Result<()> {
-    let mut program = with_values(program);
-    for (shell, name) in [(Shell::Bash, "xsched"), (Shell::Zsh, "_xsched"), (Shell::Fish, "xsched.fish")] {
-        let mut file = create(&directory.join(shell.to_string()), name)?;
-        clap_complete::generate(shell, &mut program, "xsched", &mut file);
-    }
-    Ok(())
-}
-
-/// The same command with the names of values that completions suggest. The program accepts further values.
-fn with_values(command: Command) -> Command {
-    let policies: Vec<_> = POLICIES.iter().map(|policy| policy.plain).collect();
-    let is_policy = command.get_name() == "policy";
-    let is_simulate = command.get_name() == "simulate";
-    command
-        .mut_args(|argument| match argument.get_id().as_str() {
-            "priority" => argument.value_parser(["low", "normal", "high"]),
-            "level" if is_simulate => argument.value_parser(["1", "2", "3"]),
-            "level" => argument.value_parser(["auto", "1", "2", "3"]),
-            "policy" => argument.value_parser(policies.clone()),
-            "name" if is_policy => argument.value_parser(policies.clone()),
-            _ => argument,
-        })
-        .mut_subcommands(with_values)
 }
 
 /// The text of docs/commands.md.

@@ -1,6 +1,7 @@
 //! One file per subcommand. Each has an `Args` that clap fills and a `run` that does the work.
 
 pub(crate) mod bench;
+pub(crate) mod complete;
 pub(crate) mod config;
 pub(crate) mod dashboard;
 pub(crate) mod demo;

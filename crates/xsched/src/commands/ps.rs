@@ -62,6 +62,7 @@ enum SortKey {
     Util,
     Held,
     Preempt,
+    Memory,
 }
 
 impl SortKey {
@@ -78,6 +79,7 @@ impl SortKey {
             }
             Self::Held => tasks.sort_by(|a, b| rate(b, |r| r.held).total_cmp(&rate(a, |r| r.held))),
             Self::Preempt => tasks.sort_by_key(|task| std::cmp::Reverse(task.preemptions)),
+            Self::Memory => tasks.sort_by_key(|task| std::cmp::Reverse(task.memory_bytes)),
         }
     }
 }

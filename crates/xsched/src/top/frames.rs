@@ -10,7 +10,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, Mo
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
 use xsched_core::{DeviceId, DeviceKind};
-use xsched_ipc::protocol::{Request, Status, Target, TaskState, TaskStatus};
+use xsched_ipc::protocol::{QueueStatus, Request, Status, Target, TaskState, TaskStatus};
 
 use super::as_text;
 use super::draw::draw;
@@ -66,7 +66,9 @@ fn after(second: u64, task: &TaskStatus, utilization: f64) -> TaskStatus {
 }
 
 fn status_at(second: u64, tasks: Vec<TaskStatus>) -> Status {
+    let queue = |task: &TaskStatus| QueueStatus { task: task.task, level: 3, ..QueueStatus::default() };
     Status {
+        queues: tasks.iter().map(queue).collect(),
         version: "0.1.0".into(),
         pid: 1,
         policy: "HPF".into(),

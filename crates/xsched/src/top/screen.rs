@@ -10,6 +10,7 @@ use super::sort::Sort;
 use crate::device_memory::Memory;
 use crate::rates::{self, Rates};
 use crate::selection::Selection;
+use crate::status;
 use crate::term::Glyphs;
 
 /// What the keys act on.
@@ -178,6 +179,11 @@ impl Screen {
     /// The rates of a task, if the last two statuses have it.
     pub(super) fn rates_of(&self, task: &TaskStatus) -> Option<&Rates> {
         self.rates.get(&task.task)
+    }
+
+    /// The preemption level of a task.
+    pub(super) fn level_of(&self, task: &TaskStatus) -> Option<u8> {
+        self.status.as_ref().and_then(|status| status::level(status, task))
     }
 
     /// All tasks.

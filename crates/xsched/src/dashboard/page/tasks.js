@@ -115,7 +115,7 @@ class Row {
     if (task.grant) about.push(`grant ${task.grant}`);
     for (const [key, value] of Object.entries(task.labels || {})) about.push(`${key}=${value}`);
     if (task.level) about.push(`level ${task.level}`);
-    if (task.kind) about.push(task.kind.replace("_", "-"));
+    if (task.kind) about.push(task.kind === "gpu_bound" ? "GPU-bound" : task.kind.replace("_", "-"));
     if (task.deadline_us !== null) about.push(`deadline ${duration(task.deadline_us)}`);
     if (task.laxity_us !== null) about.push(`laxity ${duration(task.laxity_us)}`);
     setText(this.about, about.join(", "));

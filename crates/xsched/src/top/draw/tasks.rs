@@ -14,6 +14,8 @@ use crate::users;
 
 const MIN_NAME_WIDTH: u16 = 8;
 const MAX_NAME_WIDTH: u16 = 32;
+/// On narrower screens the names need the room.
+const MIN_WIDTH_WITH_LEVEL: u16 = 100;
 /// Longer names of users are cut.
 const USER_WIDTH: u16 = 8;
 /// A sparkline of fewer columns is unreadable; more than one column per second shows nothing new.
@@ -28,6 +30,7 @@ enum Column {
     User,
     Name,
     Device,
+    Level,
     Priority,
     State,
     Kind,
@@ -41,7 +44,7 @@ enum Column {
 }
 
 use Column::{
-    Device, Held, Kind, Launches, Mark, Memory, Name, Pid, Preemptions, Priority, Spark, State, User,
+    Device, Held, Kind, Launches, Level, Mark, Memory, Name, Pid, Preemptions, Priority, Spark, State, User,
     Utilization, Wait,
 };
 
@@ -53,6 +56,7 @@ impl Column {
             User => "USER",
             Name => "NAME",
             Device => "DEV",
+            Level => "LEVEL",
             Priority => "PRIO",
             State => "STATE",
             Kind => "KIND",
@@ -78,7 +82,7 @@ impl Column {
             Pid => Sort::Pid,
             User => Sort::User,
             Name => Sort::Name,
-            Priority => Sort::Priority,
+            Level | Priority => Sort::Priority,
             State | Kind => Sort::State,
             Utilization | Spark => Sort::Util,
             Launches => Sort::Launch,
@@ -100,7 +104,7 @@ fn columns(screen: &Screen, width: u16) -> Vec<(Column, u16)> {
     if screen.tasks().iter().any(|task| task.uid != screen.tasks()[0].uid) {
         fixed.push((User, USER_WIDTH));
     }
-    fixed.extend([(Name, MIN_NAME_WIDTH), (Device, 3), (Priority, 4)]);
+    fixed.extend([(Name, MIN_NAME_WIDTH), (Device, 3), (Level, 5), (Priority, 4)]);
     let is_sampled = |task: &TaskStatus| screen.rates_of(task).is_some_and(|rates| rates.is_sampled);
     // Room for the mark of an estimate.
     let utilization = if tasks.iter().any(|task| is_sampled(task)) { 5 } else { 4 };
@@ -116,6 +120,9 @@ fn columns(screen: &Screen, width: u16) -> Vec<(Column, u16)> {
     ]);
     if screen.devices().len() < 2 {
         fixed.retain(|(column, _)| *column != Device);
+    }
+    if width < MIN_WIDTH_WITH_LEVEL || tasks.iter().all(|task| screen.level_of(task).is_none()) {
+        fixed.retain(|(column, _)| *column != Level);
     }
     if tasks.iter().all(|task| task.kind.is_none()) {
         fixed.retain(|(column, _)| *column != Kind);
@@ -160,7 +167,7 @@ pub(super) fn draw(screen: &Screen, area: Rect, buffer: &mut Buffer) {
     let heading = |(column, width): &(Column, u16)| {
         let line = Line::raw(column.heading(*width));
         let line = if column.is_number() { line.right_aligned() } else { line };
-        let is_sorted = column.sort() == screen.sort && !matches!(column, Mark | Kind | Spark);
+        let is_sorted = column.sort() == screen.sort && !matches!(column, Mark | Level | Kind | Spark);
         Cell::new(if is_sorted { line.patch_style(Modifier::UNDERLINED) } else { line })
     };
     let header = Row::new(columns.iter().map(heading)).style(BOLD);
@@ -228,6 +235,7 @@ fn cell<'a>(screen: &Screen, task: &TaskStatus, device: usize, column: Column, w
         User => term::fit(&users::name_of(task.uid), usize::from(width), screen.glyphs),
         Name => term::fit(&name(task), usize::from(width), screen.glyphs),
         Device => device.to_string(),
+        Level => or_no_value(screen.level_of(task).map(|level| level.to_string())),
         Priority => task.priority.to_string(),
         State => task.state.name().to_owned(),
         Kind => task.kind.map_or(NO_VALUE, TaskKind::name).to_owned(),
