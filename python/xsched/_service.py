@@ -32,6 +32,8 @@ class Task:
     used_ns: int
     sampled_ns: int | None
     held_ns: int
+    wasted_ns: int
+    not_deferred: list[str]
     preemptions: int
     wait_p99_us: int | None
     job: str | None

@@ -144,7 +144,8 @@
       context.fillStyle = color("line");
       context.fillRect(x(i * step), 16, 1, height);
       context.fillStyle = color("soft");
-      context.fillText(i ? time(i * step) : "0", x(i * step) + 3, 12);
+      const [label, at] = [i ? time(i * step) : "0", x(i * step) + 3];
+      if (at + context.measureText(label).width <= left + wide) context.fillText(label, at, 12);
     }
     const colors = STATES.map(color);
     for (const row of rows) {
