@@ -55,11 +55,6 @@ fn hip_loads_run_and_compute_the_same_results() {
         results(hip.set_variables(hip.env.xsched(&words)))
     };
     assert_verifies(&bench(&["verify"]));
-    let corun = bench(&["corun", "--seconds", "0.2"]);
-    for program in ["foreground", "background"] {
-        let rates = figures(&corun, program, "launches_per_s");
-        assert!(rates.len() == 3 && rates.iter().all(|rate| *rate > 0.0), "{corun:#}");
-    }
 }
 
 #[test]

@@ -17,6 +17,21 @@ const THREADS_PER_BLOCK: u32 = 256;
 /// Versions of PTX and of the target GPU, oldest first: new drivers reject the oldest targets.
 const PTX_TARGETS: [(&str, &str); 3] = [("7.0", "sm_52"), ("7.0", "sm_75"), ("7.8", "sm_90")];
 
+/// The rounds of `spin` and `add`: `%left` of them, on `%x`.
+const PTX_ROUNDS: &str = "ROUND:
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    xor.b32 %x, %x, 2463534242;
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    xor.b32 %x, %x, 88172645;
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    xor.b32 %x, %x, 2463534242;
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    xor.b32 %x, %x, 88172645;
+    sub.u64 %left, %left, 1;
+    setp.ne.u64 %again, %left, 0;
+    @%again bra ROUND;
+";
+
 /// The result is stored in one case of 4 billion, so that the compiler cannot remove the rounds.
 const PTX_BODY: &str = "
 .address_size 64
@@ -31,19 +46,7 @@ const PTX_BODY: &str = "
     mov.u32 %x, %tid.x;
     setp.eq.u64 %again, %left, 0;
     @%again bra DONE;
-ROUND:
-    mad.lo.u32 %x, %x, 1664525, 1013904223;
-    xor.b32 %x, %x, 2463534242;
-    mad.lo.u32 %x, %x, 1664525, 1013904223;
-    xor.b32 %x, %x, 88172645;
-    mad.lo.u32 %x, %x, 1664525, 1013904223;
-    xor.b32 %x, %x, 2463534242;
-    mad.lo.u32 %x, %x, 1664525, 1013904223;
-    xor.b32 %x, %x, 88172645;
-    sub.u64 %left, %left, 1;
-    setp.ne.u64 %again, %left, 0;
-    @%again bra ROUND;
-DONE:
+{rounds}DONE:
     setp.eq.u32 %store, %x, 305419896;
     @%store st.global.u32 [%at], %x;
     ret;
@@ -73,19 +76,7 @@ DONE:
     ld.param.u64 %left, [rounds];
     setp.eq.u64 %again, %left, 0;
     @%again bra DONE;
-ROUND:
-    mad.lo.u32 %x, %x, 1664525, 1013904223;
-    xor.b32 %x, %x, 2463534242;
-    mad.lo.u32 %x, %x, 1664525, 1013904223;
-    xor.b32 %x, %x, 88172645;
-    mad.lo.u32 %x, %x, 1664525, 1013904223;
-    xor.b32 %x, %x, 2463534242;
-    mad.lo.u32 %x, %x, 1664525, 1013904223;
-    xor.b32 %x, %x, 88172645;
-    sub.u64 %left, %left, 1;
-    setp.ne.u64 %again, %left, 0;
-    @%again bra ROUND;
-DONE:
+{rounds}DONE:
     setp.ge.u64 %outside, %at, %count;
     @%outside ret;
     shl.b64 %at, %at, 2;
@@ -146,8 +137,9 @@ impl Kernels {
     /// Compiles the kernels, and calibrates `spin` unless a calibration is given.
     pub(crate) fn load(gpu: &Gpu, calibration: Option<Calibration>) -> anyhow::Result<Self> {
         let mut result = Err(anyhow::anyhow!("no PTX target"));
+        let body = PTX_BODY.replace("{rounds}", PTX_ROUNDS);
         for (version, target) in PTX_TARGETS {
-            result = gpu.load_module(&format!(".version {version}\n.target {target}{PTX_BODY}"));
+            result = gpu.load_module(&format!(".version {version}\n.target {target}{body}"));
             if result.is_ok() {
                 break;
             }

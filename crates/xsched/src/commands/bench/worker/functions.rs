@@ -1,6 +1,6 @@
 //! Functions of a vendor's library, which the loads find as most programs do.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_int, c_void};
 
 /// Declares functions with their types in a structure, and resolves them all.
 ///
@@ -36,6 +36,22 @@ macro_rules! functions {
     };
 }
 pub(super) use functions;
+
+/// The code that the functions of OpenCL and HIP return on success.
+pub(super) const SUCCESS: c_int = 0;
+
+/// Fails with the name of the function and its code, unless it has succeeded.
+pub(super) fn check(code: c_int, function: &str) -> anyhow::Result<()> {
+    anyhow::ensure!(code == SUCCESS, "{function} failed: error {code}");
+    Ok(())
+}
+
+/// How many rounds of a kernel take so long.
+pub(super) fn rounds(length_us: u64, rounds_per_us: f64) -> u64 {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 1 to 1e13")]
+    let rounds = (length_us as f64 * rounds_per_us).clamp(1.0, 1e13) as u64;
+    rounds
+}
 
 /// The address of a function of a library.
 pub(super) fn find(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {

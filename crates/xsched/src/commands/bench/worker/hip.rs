@@ -7,11 +7,11 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::time::Instant;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 
 use super::super::program::Fnv;
 use super::Accelerator;
-use super::functions::{find, functions};
+use super::functions::{SUCCESS, check, find, functions, rounds};
 
 type Code = c_int;
 type Handle = *mut c_void;
@@ -20,7 +20,6 @@ type Handle = *mut c_void;
 const RUNTIMES: [&CStr; 4] =
     [c"libamdhip64.so.7", c"libamdhip64.so.6", c"libamdhip64.so.5", c"libamdhip64.so"];
 const COMPILERS: [&CStr; 4] = [c"libhiprtc.so.7", c"libhiprtc.so.6", c"libhiprtc.so.5", c"libhiprtc.so"];
-const SUCCESS: Code = 0;
 /// `hipStreamNonBlocking`: does not wait for the default stream.
 const NON_BLOCKING: c_uint = 1;
 /// `hipMemcpyDeviceToHost`.
@@ -94,10 +93,6 @@ fn open(files: [&'static CStr; 4]) -> Option<(Handle, &'static CStr)> {
         let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         (!library.is_null()).then_some((library, file))
     })
-}
-
-fn check(code: Code, function: &str) -> anyhow::Result<()> {
-    if code == SUCCESS { Ok(()) } else { bail!("{function} failed: error {code}") }
 }
 
 /// Compiles the kernels for the first GPU.
@@ -225,9 +220,7 @@ impl Device {
     }
 
     fn rounds(&self, length_us: u64) -> u64 {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 1 to 1e13")]
-        let rounds = (length_us as f64 * self.rounds_per_us).clamp(1.0, 1e13) as u64;
-        rounds
+        rounds(length_us, self.rounds_per_us)
     }
 }
 

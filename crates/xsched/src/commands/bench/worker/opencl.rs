@@ -10,13 +10,12 @@ use anyhow::{Context as _, bail};
 
 use super::super::program::Fnv;
 use super::Accelerator;
-use super::functions::functions;
+use super::functions::{SUCCESS, check, functions, rounds};
 
 type Code = c_int;
 type Handle = *mut c_void;
 
 const LIBRARY: &CStr = c"libOpenCL.so.1";
-const SUCCESS: Code = 0;
 const ALL_DEVICES: u64 = 0xffff_ffff;
 const DEVICE_COMPUTE_UNITS: c_uint = 0x1002;
 const DEVICE_NAME: c_uint = 0x102b;
@@ -180,9 +179,7 @@ impl Device {
     }
 
     fn rounds(&self, length_us: u64) -> u64 {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 1 to 1e13")]
-        let rounds = (length_us as f64 * self.rounds_per_us).clamp(1.0, 1e13) as u64;
-        rounds
+        rounds(length_us, self.rounds_per_us)
     }
 
     /// Launches a kernel whose first argument is the number of rounds.
@@ -207,10 +204,6 @@ impl Device {
             check((self.functions.flush)(self.queue), "clFlush")
         }
     }
-}
-
-fn check(code: Code, function: &str) -> anyhow::Result<()> {
-    if code == SUCCESS { Ok(()) } else { bail!("{function} failed: error {code}") }
 }
 
 impl Accelerator for Device {
