@@ -16,45 +16,46 @@ use environment::TestEnvironment;
 use hip_environment::HipEnvironment;
 use serde_json::Value;
 
-/// The results of a benchmark.
-fn results(mut bench: Command) -> Value {
-    let output = bench.arg("--json").stdin(Stdio::null()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+/// The output of a command that succeeds.
+fn output(mut command: Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
-/// A figure of a program in each scene.
-fn figures(results: &Value, program: &str, figure: &str) -> Vec<f64> {
-    let rows = results["rows"].as_array().unwrap().iter();
-    rows.filter(|row| row["program"] == program).filter_map(|row| row[figure]["median"].as_f64()).collect()
-}
+/// The loads run as a benchmark runs them, and the built-in computation prints the same results with and without scheduling.
+/// `in_machine` adds the variables of a machine to a command.
+fn check_loads(env: &TestEnvironment, platform: &str, in_machine: &dyn Fn(Command) -> Command) {
+    let overhead =
+        ["bench", "overhead", "--platform", platform, "--launches", "20", "--repetitions", "1", "--json"];
+    let results: Value = serde_json::from_str(&output(in_machine(env.xsched(&overhead)))).unwrap();
+    let rows = results["rows"].as_array().unwrap();
+    assert!(
+        rows.len() == 4 && rows.iter().all(|row| row["launch_us"]["median"].as_f64() > Some(0.0)),
+        "{results:#}"
+    );
 
-/// The computation is held and gives the same results at each level.
-fn assert_verifies(results: &Value) {
-    let different = figures(results, "program", "different_results");
-    assert!(different.len() > 1 && different.iter().all(|different| *different == 0.0), "{results:#}");
-    let holds = figures(results, "program", "holds");
-    assert!(holds.iter().all(|holds| *holds > 0.0), "{results:#}");
+    let compute = |commands: &'static str| {
+        let worker = [env!("CARGO_BIN_EXE_xsched"), "bench", "worker", "--platform", platform, "compute"];
+        [&worker[..], &["--commands", commands, "--length-us", "100"]].concat()
+    };
+    let native = |commands| output(in_machine(env.xsched(&compute(commands)[1..])));
+    let expected = native("40");
+    assert!(expected.contains("checksum"), "{expected}");
+    assert_ne!(native("41").split("checksum").last(), expected.split("checksum").last());
+    assert_eq!(output(in_machine(env.run(&["--level", "1"], &compute("40")))), expected);
 }
 
 #[test]
 fn cuda_loads_run_and_compute_the_same_results() {
-    let machine = CudaMachine::new(TestEnvironment::without_service());
-    let bench = |words: &[&str]| {
-        let words = [&["bench", words[0], "--platform", "cuda", "--repetitions", "1"], &words[1..]].concat();
-        results(machine.set_variables(machine.env.xsched(&words)))
-    };
-    assert_verifies(&bench(&["verify"]));
+    let machine = CudaMachine::new(TestEnvironment::with_service());
+    check_loads(&machine.env, "cuda", &|command| machine.set_variables(command));
 }
 
 #[test]
 fn hip_loads_run_and_compute_the_same_results() {
-    let hip = HipEnvironment::new(TestEnvironment::without_service());
-    let bench = |words: &[&str]| {
-        let words = [&["bench", words[0], "--platform", "hip", "--repetitions", "1"], &words[1..]].concat();
-        results(hip.set_variables(hip.env.xsched(&words)))
-    };
-    assert_verifies(&bench(&["verify"]));
+    let hip = HipEnvironment::new(TestEnvironment::with_service());
+    check_loads(&hip.env, "hip", &|command| hip.set_variables(command));
 }
 
 #[test]
