@@ -85,3 +85,11 @@ fn clicks_reach_the_screen() {
     top.type_keys(b"q");
     assert!(top.finish().0.success());
 }
+
+#[test]
+fn top_ends_when_its_terminal_is_closed() {
+    let service = FakeService::plain();
+    let top = top(&service, 80, 24);
+    top.wait_for("by device");
+    top.close();
+}

@@ -11,6 +11,7 @@ mod feed;
 #[cfg(test)]
 mod frames;
 mod history;
+mod input;
 mod keys;
 mod mouse;
 mod screen;
@@ -34,6 +35,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use self::draw::draw;
 use self::feed::{Feed, Update};
+use self::input::{Input, Keyboard};
 use self::keys::Action;
 use self::screen::{Mode, Screen};
 use crate::selection::Selection;
@@ -80,6 +82,7 @@ fn run_screen(
 ) -> anyhow::Result<()> {
     let mut screen = options.screen();
     let feed = Feed::start(interval);
+    let keyboard = Keyboard::open()?;
     let mut changed = true;
     while !stop.load(Ordering::Relaxed) {
         while let Some(update) = feed.next_update()? {
@@ -89,9 +92,12 @@ fn run_screen(
         if changed {
             terminal.draw(|frame| draw(&screen, frame.area(), frame.buffer_mut()))?;
         }
-        changed = event::poll(POLL_INTERVAL)?;
-        if !changed {
-            continue;
+        let input = keyboard.wait(POLL_INTERVAL)?;
+        changed = input == Input::Event;
+        match input {
+            Input::None => continue,
+            Input::Event => {}
+            Input::Closed => break,
         }
         let key = match event::read()? {
             Event::Key(key) => key,

@@ -46,7 +46,8 @@ pub(super) fn init() -> io::Result<DefaultTerminal> {
 pub(super) fn restore() {
     mouse(MOUSE_OFF);
     if is_raw_mode_enabled().unwrap_or(true) {
-        ratatui::restore();
+        // A terminal that was closed cannot be restored.
+        let _ = ratatui::try_restore();
     }
 }
 

@@ -3,10 +3,11 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::fd::FromRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,8 +39,9 @@ fn open(columns: u16, lines: u16) -> (File, File) {
 pub(crate) struct OnTerminal {
     child: Child,
     #[allow(dead_code, reason = "kept open until the program has exited")]
-    terminal: File,
+    terminal: Option<File>,
     output: Arc<Mutex<Vec<u8>>>,
+    is_closed: Arc<AtomicBool>,
     reader: Option<thread::JoinHandle<()>>,
 }
 
@@ -61,20 +63,26 @@ impl OnTerminal {
         drop(command);
         let output = Arc::<Mutex<Vec<u8>>>::default();
         let (mut source, target) = (terminal.try_clone().unwrap(), Arc::clone(&output));
+        let is_closed = Arc::<AtomicBool>::default();
+        let stop = Arc::clone(&is_closed);
         // Reads until the terminal is closed, so that the program does not block on its output.
         let reader = thread::spawn(move || {
             let mut buffer = [0; 4_096];
-            while let Ok(length @ 1..) = source.read(&mut buffer) {
+            while !stop.load(Ordering::Relaxed) {
+                if !has_input(&source) {
+                    continue;
+                }
+                let Ok(length @ 1..) = source.read(&mut buffer) else { break };
                 target.lock().unwrap().extend(&buffer[..length]);
             }
         });
-        Self { child, terminal, output, reader: Some(reader) }
+        Self { child, terminal: Some(terminal), output, is_closed, reader: Some(reader) }
     }
 
     /// Types these characters.
     #[allow(dead_code, reason = "other tests use it")]
     pub(crate) fn type_keys(&mut self, keys: &[u8]) {
-        self.terminal.write_all(keys).unwrap();
+        self.terminal.as_mut().unwrap().write_all(keys).unwrap();
     }
 
     /// Sends a signal to the program.
@@ -99,19 +107,39 @@ impl OnTerminal {
         }
     }
 
+    /// Closes the terminal, as its window does, and waits until the program has exited.
+    #[allow(dead_code, reason = "other tests use it")]
+    pub(crate) fn close(mut self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.reader.take().unwrap().join().unwrap();
+        self.terminal = None;
+        self.wait();
+    }
+
     /// Waits until the program has exited. Returns its status and everything that it has written.
     pub(crate) fn finish(mut self) -> (ExitStatus, String) {
-        let deadline = Instant::now() + TIMEOUT;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "the program did not exit: {:?}", self.output());
-            thread::sleep(Duration::from_millis(5));
-        };
+        let status = self.wait();
         self.reader.take().unwrap().join().unwrap();
         (status, self.output())
     }
+
+    fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the program did not exit: {:?}", self.output());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Waits for output of the program, or its end, for 10 ms.
+fn has_input(terminal: &File) -> bool {
+    let mut polled = libc::pollfd { fd: terminal.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, which `terminal` keeps open.
+    unsafe { libc::poll(&raw mut polled, 1, 10) > 0 }
 }
 
 impl Drop for OnTerminal {
