@@ -1,6 +1,7 @@
 //! The scheduling core of XSched: queues, gates, windows, tasks, hints and the hardware abstraction. It contains no vendor's
 //! code.
 
+pub mod call_gate;
 pub mod command;
 #[cfg(any(feature = "conformance", test))]
 pub mod conformance;
