@@ -12,7 +12,7 @@ use crate::kernel::LaunchConfig;
 use crate::settings::Settings;
 use crate::stream::DefaultStream;
 use crate::virtual_memory::{self, Access};
-use crate::{capture, context, device, event, kernel, memory, pools, stream, stream_memory_ops};
+use crate::{capture, context, device, event, kernel, memory, pointers, pools, stream, stream_memory_ops};
 
 /// One form of a function.
 struct Entry {
@@ -146,7 +146,10 @@ exports! {
         "cuMemHostRegister" 6050: cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: c_uint) = memory::register;
         "cuMemHostUnregister" 4000: cuMemHostUnregister(address: *mut c_void) = memory::unregister;
         "cuMemHostGetDevicePointer" 3020: cuMemHostGetDevicePointer_v2(out: *mut usize, address: *mut c_void, flags: c_uint) = memory::device_pointer;
-        "cuPointerGetAttribute" 4000: cuPointerGetAttribute(out: *mut c_void, which: c_int, address: usize) = memory::attribute;
+        "cuPointerGetAttribute" 4000: cuPointerGetAttribute(out: *mut c_void, which: c_int, address: usize) = pointers::attribute;
+        "cuPointerGetAttributes" 7000: cuPointerGetAttributes(count: c_uint, which: *const c_int, out: *const *mut c_void, address: usize) = pointers::attributes;
+        "cuMemGetAddressRange" 3020: cuMemGetAddressRange_v2(base: *mut usize, size: *mut usize, address: usize) = pointers::address_range;
+        "cuIpcGetMemHandle" 4010: cuIpcGetMemHandle(out: *mut c_void, address: usize) = pointers::ipc_handle;
         "cuModuleLoadData" 2000: cuModuleLoadData(out: *mut Handle, image: *const c_void) = kernel::load;
         "cuModuleLoadDataEx" 2010: cuModuleLoadDataEx(out: *mut Handle, image: *const c_void, count: c_uint, options: *mut c_void, values: *mut c_void) = kernel::load_with_options;
         "cuModuleUnload" 2000: cuModuleUnload(module: Handle) = kernel::unload;
@@ -177,6 +180,7 @@ exports! {
         "cuMemcpyHtoDAsync" 3020: cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz(to: usize, from: *const c_void, length: usize, stream: Handle) = memory::to_device_async;
         "cuMemcpyDtoHAsync" 3020: cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz(to: *mut c_void, from: usize, length: usize, stream: Handle) = memory::to_host_async;
         "cuMemcpyDtoDAsync" 3020: cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz(to: usize, from: usize, length: usize, stream: Handle) = memory::on_device_async;
+        "cuMemcpyDtoD" 3020: cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds(to: usize, from: usize, length: usize) = memory::on_device;
         "cuMemsetD32" 3020: cuMemsetD32_v2, cuMemsetD32_v2_ptds(to: usize, value: c_uint, count: usize) = memory::set_words;
         "cuMemsetD32Async" 3020: cuMemsetD32Async, cuMemsetD32Async_ptsz(to: usize, value: c_uint, count: usize, stream: Handle) = memory::set_words_async;
         "cuLaunchKernel" 4000: cuLaunchKernel, cuLaunchKernel_ptsz(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle, parameters: *mut *mut c_void, extra: *mut *mut c_void) = kernel::launch;

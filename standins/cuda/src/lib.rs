@@ -33,6 +33,7 @@ mod kernel;
 mod memory;
 #[allow(non_snake_case, reason = "the vendor's names")]
 mod nvml;
+mod pointers;
 mod pools;
 mod rm;
 mod runlist;

@@ -3,7 +3,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 
 use crate::arrays::Arrays;
 use crate::capture;
@@ -53,6 +53,14 @@ pub(crate) struct Memory {
     pub(crate) mapped: VirtualMemory,
 }
 
+/// Memory as [`Memory::containing`] finds it.
+pub(crate) struct Allocation {
+    pub(crate) start: usize,
+    pub(crate) size: usize,
+    pub(crate) kind: Kind,
+    pub(crate) context: Handle,
+}
+
 #[derive(Clone, Copy)]
 struct Range {
     size: usize,
@@ -78,6 +86,13 @@ impl Memory {
             }
         }
         false
+    }
+
+    /// The memory that contains an address that the device can access.
+    pub(crate) fn containing(&self, address: usize) -> Option<Allocation> {
+        let (start, range) = self.ranges.range(..=address).next_back()?;
+        let Range { size, kind, context } = *range;
+        (address - start < size).then_some(Allocation { start: *start, size, kind, context })
     }
 
     /// The kind of the memory that begins at this address.
@@ -355,6 +370,15 @@ pub(crate) unsafe fn on_device_async(
     submit(default_stream, stream, copy(to, from, length, &[to, from])?)
 }
 
+pub(crate) unsafe fn on_device(
+    default_stream: DefaultStream,
+    to: usize,
+    from: usize,
+    length: usize,
+) -> Outcome {
+    submit_and_wait(default_stream, copy(to, from, length, &[to, from])?)
+}
+
 fn set(to: usize, value: c_uint, count: usize) -> Result<Work, Code> {
     let length = count.checked_mul(4).ok_or(Code::ERROR_INVALID_VALUE)?;
     if to.is_multiple_of(4) && driver()?.memory.reaches(to, length) {
@@ -381,18 +405,4 @@ pub(crate) unsafe fn set_words_async(
     stream: Handle,
 ) -> Outcome {
     submit(default_stream, stream, set(to, value, count)?)
-}
-
-/// `cuPointerGetAttribute`, for `CU_POINTER_ATTRIBUTE_MEMORY_TYPE` only.
-pub(crate) unsafe fn attribute(out: *mut c_void, which: c_int, address: usize) -> Outcome {
-    let driver = driver()?;
-    let range = driver.memory.ranges.range(..=address).next_back();
-    let kind = range.filter(|_| driver.memory.reaches(address, 1)).map(|(_, range)| range.kind);
-    match (which, kind) {
-        // SAFETY: the caller guarantees room for this attribute's type.
-        (2, Some(kind)) => unsafe {
-            write_out(out.cast::<c_uint>(), if matches!(kind, Kind::Host | Kind::Registered) { 1 } else { 2 })
-        },
-        _ => Err(Code::ERROR_INVALID_VALUE),
-    }
 }

@@ -218,7 +218,11 @@ pub(crate) unsafe fn set_access(address: usize, size: usize, access: *const Acce
 }
 
 pub(crate) unsafe fn unmap(address: usize, size: usize) -> Outcome {
-    crate::context::synchronize_now()?;
+    // Needs no context, which may have been destroyed with its work.
+    let has_context = driver()?.current().is_ok();
+    if has_context {
+        crate::context::synchronize_now()?;
+    }
     let mut driver = driver()?;
     let mappings = &mut driver.memory.mapped.mappings;
     let inside: Vec<_> =

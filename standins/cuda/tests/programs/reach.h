@@ -48,7 +48,10 @@
     X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool") X(cuDeviceSetMemPool, "cuDeviceSetMemPool") \
     X(cuMemAllocAsync, "cuMemAllocAsync") X(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync") \
     X(cuMemFreeAsync, "cuMemFreeAsync") X(cuDeviceGetGraphMemAttribute, "cuDeviceGetGraphMemAttribute") \
-    X(cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim")
+    X(cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim") X(cuMemcpyHtoD_v2, "cuMemcpyHtoD") \
+    X(cuMemcpyDtoD_v2, "cuMemcpyDtoD") X(cuMemsetD32Async, "cuMemsetD32Async") \
+    X(cuPointerGetAttribute, "cuPointerGetAttribute") X(cuPointerGetAttributes, "cuPointerGetAttributes") \
+    X(cuMemGetAddressRange_v2, "cuMemGetAddressRange") X(cuIpcGetMemHandle, "cuIpcGetMemHandle")
 
 #define DECLARE(name, base) static __typeof__(name) *reached_##name __attribute__((unused));
 FUNCTIONS(DECLARE)
@@ -121,6 +124,13 @@ __attribute__((constructor)) static void reach_all(void) {
 #define cuMemHostGetDevicePointer_v2 (*reached_cuMemHostGetDevicePointer_v2)
 #define cuMemcpyDtoH_v2 (*reached_cuMemcpyDtoH_v2)
 #define cuMemsetD32_v2 (*reached_cuMemsetD32_v2)
+#define cuMemcpyHtoD_v2 (*reached_cuMemcpyHtoD_v2)
+#define cuMemcpyDtoD_v2 (*reached_cuMemcpyDtoD_v2)
+#define cuMemsetD32Async (*reached_cuMemsetD32Async)
+#define cuPointerGetAttribute (*reached_cuPointerGetAttribute)
+#define cuPointerGetAttributes (*reached_cuPointerGetAttributes)
+#define cuMemGetAddressRange_v2 (*reached_cuMemGetAddressRange_v2)
+#define cuIpcGetMemHandle (*reached_cuIpcGetMemHandle)
 #define cuModuleLoadData (*reached_cuModuleLoadData)
 #define cuModuleGetFunction (*reached_cuModuleGetFunction)
 #define cuLaunchKernel (*reached_cuLaunchKernel)
