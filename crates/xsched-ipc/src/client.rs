@@ -1,5 +1,6 @@
 //! The client: puts the queues of a process under the control of a scheduler.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use xsched_core::{
@@ -11,6 +12,8 @@ use crate::hinting::{self, HintFailure};
 use crate::local::Membership;
 use crate::notifier::Notifier;
 use crate::page::{Page, PageError, SLOTS};
+use crate::parking::{self, MovableMemory};
+use crate::process_threads::PARKING_WAKE_MASK;
 use crate::protocol::{HintRequest, JobKey, Request};
 use crate::scheduled_process::{ScheduledProcess, SchedulerEndpoint, lock};
 use crate::scheduled_queue::ScheduledQueue;
@@ -312,6 +315,19 @@ impl Client {
         if queues.iter().filter(|queue| queue.launch_path().may_have_become_idle()).count() > 0 {
             self.process.poll_now();
         }
+    }
+
+    /// Starts the thread that moves the device memory of the process when the scheduler orders it.
+    pub fn start_parking(&self, memory: Arc<dyn MovableMemory>) -> std::io::Result<()> {
+        parking::start(&self.process, memory)
+    }
+
+    /// Has the thread that moves device memory publish what has changed.
+    pub fn wake_parking(&self) {
+        let binding = self.process.binding();
+        let orders = binding.page.orders();
+        orders.word().fetch_add(1, Ordering::SeqCst);
+        orders.wake_masked(PARKING_WAKE_MASK);
     }
 
     /// The deferred launches of the process.

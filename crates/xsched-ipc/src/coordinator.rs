@@ -16,6 +16,7 @@ mod account;
 mod events;
 mod first_orders;
 mod jobs;
+mod parking;
 mod program;
 mod report;
 mod snapshot;
@@ -34,6 +35,7 @@ use self::program::{Program, Queue};
 use crate::page::Page;
 use crate::protocol::{Event, EventKind, TaskState};
 
+pub use self::parking::ParkingReport;
 pub use self::program::ProgramGrant;
 pub use self::report::{QueueReport, TaskReport};
 pub use self::stalls::STALL_CHECK_INTERVAL;
@@ -81,6 +83,8 @@ pub struct Coordinator {
     jobs: Jobs,
     jobs_changed_at: Option<Nanos>,
     suspended: Vec<ProcessId>,
+    /// The orders of the last round, in the order of the table's tasks.
+    orders: Vec<Order>,
     /// Processes whose grant is suspended, whatever their own state.
     suspended_with_grant: HashSet<ProcessId>,
     /// Devices that an unscheduled process keeps busy, and that process.
@@ -122,6 +126,7 @@ impl Coordinator {
             jobs: Jobs::default(),
             jobs_changed_at: None,
             suspended: Vec::new(),
+            orders: Vec::new(),
             suspended_with_grant: HashSet::new(),
             unscheduled: Vec::new(),
             queues_by_user: HashMap::new(),
@@ -322,6 +327,7 @@ impl Coordinator {
         self.charge(now);
         self.fill_snapshot();
         let wake_up = self.pipeline.plan(now, &mut self.snapshot);
+        self.take_orders(now);
         let orders_changed = self.record_orders(now);
         self.write_orders(orders_changed, now);
         let heartbeat = self.show_heartbeat(now);
@@ -330,7 +336,8 @@ impl Coordinator {
 
     /// Frees all queues: the scheduler is about to end.
     pub fn release_all(&mut self) {
-        for program in self.programs.drain(..) {
+        for mut program in self.programs.drain(..) {
+            program.release_parking();
             for (_, slot) in program.page.used_slots() {
                 slot.gate.set_order(Order::Free);
                 slot.gate.mark_decided();
@@ -362,7 +369,11 @@ impl Coordinator {
                 match account.state {
                     _ if account.uses_device() => self.table.charge(account.device, account.task, part),
                     TaskState::Held => account.held += span,
-                    TaskState::Running | TaskState::Idle | TaskState::Suspended | TaskState::Stalled => {}
+                    TaskState::Running
+                    | TaskState::Idle
+                    | TaskState::Suspended
+                    | TaskState::Stalled
+                    | TaskState::Parked => {}
                 }
             }
         }
@@ -372,7 +383,7 @@ impl Coordinator {
     fn record_orders(&mut self, now: Nanos) -> bool {
         let mut changed = false;
         for (index, account) in self.accounts.iter_mut().enumerate() {
-            let (view, order) = (&self.snapshot.views[index], self.pipeline.orders()[index]);
+            let (view, order) = (&self.snapshot.views[index], self.orders[index]);
             changed |= account.order != order;
             let was_held = account.order.stops();
             account.order = order;
@@ -406,7 +417,7 @@ impl Coordinator {
         let may_permit = std::mem::take(&mut self.permission_changed) || orders_changed;
         let permits = may_permit && self.permits_unreported_leaders();
         let accounts = &self.accounts;
-        let orders = self.pipeline.orders();
+        let orders = &self.orders;
         for (place, program) in self.programs.iter_mut().enumerate() {
             let was_read = std::mem::take(&mut program.was_read);
             if orders_changed || was_read {
@@ -435,9 +446,9 @@ impl Coordinator {
         self.programs.iter_mut().for_each(Program::wake_threads);
     }
 
-    /// While a task is held, shows all programs every 20 ms that the scheduler is alive. Returns when to do so again.
+    /// While a task is held or a program is parked, shows all programs every 20 ms that the scheduler is alive. Returns when to do so again.
     fn show_heartbeat(&mut self, now: Nanos) -> Option<Nanos> {
-        if !self.pipeline.orders().iter().any(|order| order.stops()) {
+        if !self.orders.iter().any(|order| order.stops()) && !self.has_parked() {
             return None;
         }
         if now >= self.last_heartbeat + HEARTBEAT_INTERVAL {

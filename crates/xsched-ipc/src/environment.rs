@@ -1,5 +1,5 @@
 //! The environment variables of a scheduled program. Names and meaning are those of the original C++ XSched; `XSCHED_BUDGET`,
-//! `XSCHED_GRANT`, `XSCHED_JOB`, `XSCHED_MEMORY`, `XSCHED_MEMORY_GROUP`, `XSCHED_NAME` and `XSCHED_SLACK` are new. `docs/environment.md` lists all of them.
+//! `XSCHED_GRANT`, `XSCHED_JOB`, `XSCHED_MEMORY`, `XSCHED_MEMORY_GROUP`, `XSCHED_NAME`, `XSCHED_SLACK`, `XSCHED_SWAP` and `XSCHED_SWAP_LIMIT` are new. `docs/environment.md` lists all of them.
 //!
 //! An invalid value must not stop the program: it is ignored and reported in the log.
 
@@ -55,6 +55,10 @@ pub mod name {
     pub const MEMORY: &str = "XSCHED_MEMORY";
     /// The processes for which the limit counts together: `xsched run` sets it.
     pub const MEMORY_GROUP: &str = "XSCHED_MEMORY_GROUP";
+    /// Whether the device memory of the program can be moved to the host: `1`, `ON`, `0` or `OFF`.
+    pub const SWAP: &str = "XSCHED_SWAP";
+    /// How much memory of the host may hold device memory of the program.
+    pub const SWAP_LIMIT: &str = "XSCHED_SWAP_LIMIT";
     /// The limit of device memory as `HAMi` names it.
     pub const HAMI_MEMORY: &str = "CUDA_DEVICE_MEMORY_LIMIT";
     /// The same for each device of a container. The smallest counts for all of them.
@@ -113,6 +117,10 @@ pub struct Environment {
     pub memory: Option<MemoryLimit>,
     /// What the processes have in common for which the limit counts together.
     pub memory_group: Option<String>,
+    /// The device memory of the program can be moved to the host.
+    pub swap: bool,
+    /// How much memory of the host may hold it, in bytes, if not the default.
+    pub swap_limit: Option<u64>,
 }
 
 impl Environment {
@@ -132,6 +140,8 @@ impl Environment {
             grant_token: reader.value(name::GRANT, validate_token),
             memory: reader.memory(),
             memory_group: reader.value(name::MEMORY_GROUP, validate_name),
+            swap: reader.value(name::SWAP, on_or_off).unwrap_or(false),
+            swap_limit: reader.value(name::SWAP_LIMIT, parse_size),
         }
     }
 

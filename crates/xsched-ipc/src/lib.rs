@@ -13,6 +13,7 @@
 //!   at its socket.
 //! * [`tool`]: a tool's connection to the service.
 //! * [`memory`]: the device memory of a process, and its limits. `sealed_memory` is what processes share.
+//! * [`parking`]: the thread of a process that moves its device memory to the host and back.
 //! * [`kfd_topology`]: which of AMD's GPUs is which device, for the library and the service.
 //! * [`metrics`]: the metrics of the service for Prometheus.
 
@@ -33,6 +34,7 @@ pub mod memory;
 pub mod metrics;
 pub mod notifier;
 pub mod page;
+pub mod parking;
 mod process_threads;
 pub mod protocol;
 pub mod report;

@@ -221,6 +221,7 @@ fn state_label(state: TaskState) -> &'static str {
         TaskState::Held => "held",
         TaskState::Suspended => "suspended",
         TaskState::Stalled => "stalled",
+        TaskState::Parked => "parked",
     }
 }
 
@@ -289,6 +290,18 @@ const TASK_METRICS: &[(&str, &str, &str, Value)] = &[
         "gauge",
         "Device memory that the processes with the limit of the task may allocate together on its device, if it has one.",
         |task| task.memory_limit_bytes.map(|bytes| bytes as f64),
+    ),
+    (
+        "xsched_task_memory_movable_bytes",
+        "gauge",
+        "Device memory of the task's process that can be moved to the host, of programs started with --swap.",
+        |task| task.parking.as_ref().map(|parking| parking.movable_bytes as f64),
+    ),
+    (
+        "xsched_task_memory_moved_bytes",
+        "gauge",
+        "How much of xsched_task_memory_movable_bytes is in memory of the host.",
+        |task| task.parking.as_ref().map(|parking| parking.moved_bytes as f64),
     ),
 ];
 

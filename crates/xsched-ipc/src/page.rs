@@ -12,6 +12,7 @@
 //! writes: every value is defined and every index is checked, so a process that writes invalid values harms only itself.
 
 mod memory_records;
+mod parking;
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,6 +28,8 @@ use xsched_core::{DeviceId, Gate, Level, Nanos, NotDeferred};
 
 pub use self::memory_records::DeviceMemory;
 use self::memory_records::{MEMORY_RECORDS, MemoryRecord};
+use self::parking::ParkingWords;
+pub use self::parking::{Parking, ParkingFailure, ParkingOrder, ParkingState, Staying};
 use crate::sealed_memory;
 
 /// The maximum number of scheduled queues of a process.
@@ -66,6 +69,8 @@ struct Header {
     wasted_ns: AtomicU64,
     /// The scheduler wants the names of launched kernels. Processes of earlier versions do not read this.
     wants_kernel_names: AtomicU32,
+    /// Zero in pages of processes that cannot move their device memory.
+    parking: ParkingWords,
 }
 
 /// The part of the page that belongs to one queue.

@@ -15,6 +15,8 @@ use crate::{enforcer, threads, watcher};
 pub(crate) const ENFORCER_WAKE_MASK: NonZeroU32 = NonZeroU32::new(1).unwrap();
 /// The watcher waits for orders with this mask of the futex: it can be woken without the enforcers.
 pub(crate) const WATCHER_WAKE_MASK: NonZeroU32 = NonZeroU32::new(2).unwrap();
+/// The thread that moves device memory waits for orders with this mask of the futex.
+pub(crate) const PARKING_WAKE_MASK: NonZeroU32 = NonZeroU32::new(4).unwrap();
 /// How long a thread sleeps that has nothing to do before the next order.
 pub(crate) const ORDER_WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 

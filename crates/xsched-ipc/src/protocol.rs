@@ -236,6 +236,12 @@ pub enum Request {
     Suspend(Target),
     /// Resume suspended processes.
     Resume(Target),
+    /// Move the device memory of processes to the host, and hold them. The reply is [`Reply::Parking`].
+    Park(Target),
+    /// Move the device memory of parked processes back. The reply is [`Reply::Parking`].
+    Unpark(Target),
+    /// Report how far the movement of memory of processes is. The reply is [`Reply::Parking`].
+    Parking(Target),
     /// Change the policy and its parameters. Fields that are none are not changed. The reply is [`Reply::Policy`].
     Policy {
         /// The short or the long name of a policy.
@@ -350,6 +356,8 @@ pub enum Reply {
         /// The new settings.
         settings: Settings,
     },
+    /// Where the device memory of processes is.
+    Parking(Vec<ParkingStatus>),
     /// The current policy.
     Policy {
         /// Its short name, for example `HPF`.
@@ -430,11 +438,14 @@ pub enum TaskState {
     Suspended,
     /// Its process does not run: it was stopped or frozen, or is in a debugger. Other tasks are not held for it.
     Stalled,
+    /// The device memory of its process is in memory of the host, or is moving there or back.
+    Parked,
 }
 
 impl TaskState {
     /// All states.
-    pub const ALL: [Self; 5] = [Self::Idle, Self::Running, Self::Held, Self::Suspended, Self::Stalled];
+    pub const ALL: [Self; 6] =
+        [Self::Idle, Self::Running, Self::Held, Self::Suspended, Self::Stalled, Self::Parked];
 
     /// Its name, as in the glossary.
     #[must_use]
@@ -445,6 +456,7 @@ impl TaskState {
             Self::Held => "held",
             Self::Suspended => "suspended",
             Self::Stalled => "stalled",
+            Self::Parked => "parked",
         }
     }
 }
@@ -547,6 +559,34 @@ pub struct TaskStatus {
     /// What the process may allocate on the device, together with the processes that have the same limit. None without a limit.
     #[serde(default)]
     pub memory_limit_bytes: Option<u64>,
+    /// Whether the device memory of the process can be moved to the host, and where it is. None if it was not started with
+    /// `--swap`.
+    #[serde(default)]
+    pub parking: Option<ParkingStatus>,
+}
+
+/// Where the device memory of a process is that was started with `--swap`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParkingStatus {
+    /// The process id.
+    pub pid: u32,
+    /// It is parked, or was ordered to park.
+    pub is_parked: bool,
+    /// It has carried out the last order, or has given it up.
+    pub is_settled: bool,
+    /// How much memory can be moved.
+    pub movable_bytes: u64,
+    /// How much of that is in memory of the host.
+    pub moved_bytes: u64,
+    /// How many threads of the process are held because its memory is not on the device.
+    #[serde(default)]
+    pub held_threads: u32,
+    /// The kinds of memory that stay on the device.
+    #[serde(default)]
+    pub stays: Vec<String>,
+    /// Why it has not carried out the last order.
+    #[serde(default)]
+    pub failure: Option<String>,
 }
 
 /// One scheduled queue.

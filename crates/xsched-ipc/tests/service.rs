@@ -169,6 +169,8 @@ fn other_user(socket: &Path) {
     assert_eq!((task.name.as_str(), task.cmdline.as_str()), ("", ""));
     refused(Request::Set { target: Target::Pid(pid), hint_request: priority(-5) });
     refused(Request::Suspend(Target::Pid(pid)));
+    refused(Request::Park(Target::Pid(pid)));
+    refused(Request::Unpark(Target::Pid(pid)));
     refused(Request::Policy { name: Some("fair".into()), timeslice_us: None, k: None });
     refused(Request::Focus(None));
     refused(Request::Stop);
@@ -665,6 +667,7 @@ fn connection_that_acts_for_a_caller_has_no_other_rights() {
             ),
             (Request::Suspend(Target::Pid(pid)), is_owner),
             (Request::Resume(Target::Pid(pid)), is_owner),
+            (Request::Parking(Target::Pid(pid)), is_owner),
             (Request::Policy { name: Some("HPF".into()), timeslice_us: None, k: None }, is_owner),
             (Request::Focus(None), is_owner),
             (Request::ActFor(Caller::User(own)), is_owner),

@@ -148,6 +148,9 @@ impl<'a> Machine<'a> {
             _ => {
                 self.coordinator.set_suspended(ProcessId(steps.byte().into()), steps.flag());
                 self.coordinator.read_unreported(self.now);
+                if let Some(client) = self.clients[index] {
+                    self.coordinator.set_parked(client, steps.flag(), self.now);
+                }
                 self.check();
             }
         }

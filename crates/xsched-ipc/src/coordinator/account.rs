@@ -19,6 +19,8 @@ pub(super) struct Account {
     pub(super) device: DeviceId,
     /// A user holds it.
     pub(super) suspended: bool,
+    /// Its device memory is in memory of the host, or moving.
+    pub(super) is_parked: bool,
     /// Its process does not run.
     pub(super) is_stalled: bool,
     /// The order of the last round.
@@ -64,6 +66,7 @@ impl Account {
             task: task.id,
             device: task.device,
             suspended: false,
+            is_parked: false,
             is_stalled: false,
             order: Order::Free,
             state: TaskState::Idle,
@@ -114,6 +117,7 @@ impl Account {
     /// Sets what the task does from now on, under the order it has.
     pub(super) fn set_state(&mut self, has_work: bool, now: Nanos) {
         let next = match (has_work, self.order) {
+            _ if self.is_parked => TaskState::Parked,
             _ if self.suspended => TaskState::Suspended,
             _ if self.is_stalled => TaskState::Stalled,
             (false, _) => TaskState::Idle,
@@ -152,6 +156,7 @@ pub(super) fn align(
     tasks: &[Task],
     is_suspended: impl Fn(ProcessId) -> bool,
     is_stalled: impl Fn(ProcessId) -> bool,
+    is_parked: impl Fn(ProcessId) -> bool,
     job_of: impl Fn(ProcessId) -> Option<JobId>,
 ) {
     let mut old = std::mem::take(accounts).into_iter().peekable();
@@ -163,6 +168,7 @@ pub(super) fn align(
         let mut account = kept.unwrap_or_else(|| Account::new(task));
         account.suspended = is_suspended(task.process.id);
         account.is_stalled = is_stalled(task.process.id);
+        account.is_parked = is_parked(task.process.id);
         account.job = job_of(task.process.id);
         accounts.push(account);
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use xsched_core::{DeviceId, Hints, Level, Nanos, Order, Process, TaskId};
 use xsched_policy::{Dependency, JobId, LaunchedWork};
 
+use super::parking::ProgramParking;
 use super::stalls::StallWatch;
 use super::{ClientId, Coordinator, queue_id};
 use crate::page::{Dependencies, Page, Samples, Slot};
@@ -42,6 +43,7 @@ pub(super) struct Program {
     pub(super) grant: ProgramGrant,
     pub(super) job: Option<JobId>,
     pub(super) stall: StallWatch,
+    pub(super) parking: ProgramParking,
     /// The device memory of each of its tasks that was recorded as an event.
     pub(super) noted_memory: HashMap<TaskId, u64>,
 }
@@ -166,6 +168,7 @@ impl Program {
             grant: ProgramGrant::default(),
             job: None,
             stall: StallWatch::default(),
+            parking: ProgramParking::default(),
             noted_memory: HashMap::new(),
         }
     }
@@ -340,6 +343,7 @@ impl Coordinator {
         program.has_dependencies = has_dependencies;
         program.was_read = true;
         self.needs_alignment |= program.notice_progress();
+        self.needs_alignment |= program.parking.read(page.parking());
         self.note_memory(place, now);
     }
 

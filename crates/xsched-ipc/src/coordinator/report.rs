@@ -4,7 +4,7 @@ use xsched_core::{Bound, Nanos, NotDeferred, Order, ProcessId, QueueId, Task, Ta
 
 use super::account::Account;
 use super::program::Queue;
-use super::{ClientId, Coordinator, queue_id};
+use super::{ClientId, Coordinator, ParkingReport, queue_id};
 use crate::page::{DeviceMemory, Slot};
 use crate::protocol::{TaskKind, TaskState};
 
@@ -36,6 +36,8 @@ pub struct TaskReport<'a> {
     pub wait_p99: Option<Nanos>,
     /// The memory of its process on its device, as its program reports.
     pub memory: Option<DeviceMemory>,
+    /// Whether that memory can be moved, and where it is. None if it cannot.
+    pub parking: Option<ParkingReport>,
 }
 
 /// One queue.
@@ -72,6 +74,7 @@ struct QueueSum {
     not_deferred: Vec<NotDeferred>,
     wasted: Nanos,
     memory: Option<DeviceMemory>,
+    parking: Option<ParkingReport>,
 }
 
 /// Whether a queue has work at the time of a report.
@@ -99,6 +102,7 @@ impl Coordinator {
         let mut queues = vec![QueueSum::default(); self.accounts.len()];
         for program in &mut self.programs {
             let mut wasted = program.page.wasted();
+            let parking = program.report_parking();
             for queue in &mut program.queues {
                 let slot = program.page.slot(queue.slot);
                 if let Some(slot) = slot {
@@ -108,6 +112,7 @@ impl Coordinator {
                 if let Some((sum, account)) = place {
                     sum.queues += 1;
                     sum.memory = sum.memory.or_else(|| program.page.memory(queue.device));
+                    sum.parking = parking;
                     sum.launches = sum.launches.saturating_add(queue.launches());
                     sum.has_work |= has_work(queue, slot, account);
                     sum.is_sync_bound |= slot.is_some_and(|slot| slot.gate.is_sync_bound());
@@ -146,6 +151,7 @@ impl Coordinator {
             preemptions: account.preemptions,
             wait_p99: account.waits.p99(),
             memory: sum.memory,
+            parking: sum.parking,
         })
     }
 

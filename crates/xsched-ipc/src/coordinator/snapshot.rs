@@ -19,11 +19,14 @@ impl Coordinator {
         let stalled: HashSet<_> = self.stalled_processes().into_iter().collect();
         let suspended: HashSet<_> =
             self.suspended.iter().chain(&self.suspended_with_grant).copied().collect();
+        let parked = self.programs.iter().filter(|program| program.parking.is_held());
+        let parked: HashSet<_> = parked.map(|program| program.process.id).collect();
         account::align(
             &mut accounts,
             self.table.tasks(),
             |process| suspended.contains(&process),
             |process| stalled.contains(&process),
+            |process| parked.contains(&process),
             |process| self.jobs.of(process),
         );
         self.accounts = accounts;

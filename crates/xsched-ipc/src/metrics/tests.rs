@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::protocol::{QueueStatus, UnscheduledProcess};
+use crate::protocol::{ParkingStatus, QueueStatus, UnscheduledProcess};
 
 fn nonzero_counters() -> Counters {
     let counters = Counters::default();
@@ -53,6 +53,11 @@ fn busy_status() -> Status {
         memory_bytes: Some(3 << 30),
         memory_peak_bytes: Some(4 << 30),
         memory_limit_bytes: Some(5 << 30),
+        parking: Some(ParkingStatus {
+            movable_bytes: 4 << 30,
+            moved_bytes: 1 << 30,
+            ..ParkingStatus::default()
+        }),
     });
     Status {
         unscheduled: vec![UnscheduledProcess { device: 0x2_0000_0030, pid: 7 }; 2],

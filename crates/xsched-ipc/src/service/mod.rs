@@ -24,6 +24,7 @@ mod manager;
 mod memory_groups;
 mod metrics_renderer;
 mod nvml;
+mod parking;
 mod peer;
 mod permissions;
 mod process;

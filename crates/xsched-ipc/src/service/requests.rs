@@ -64,6 +64,9 @@ impl Service {
             Request::SetOwn(hint_request) => self.set_own(peer, &hint_request),
             Request::Suspend(target) => self.suspend(peer, &target, true),
             Request::Resume(target) => self.suspend(peer, &target, false),
+            Request::Park(target) => self.park(peer, &target, true, now),
+            Request::Unpark(target) => self.park(peer, &target, false, now),
+            Request::Parking(target) => self.report_parking(peer, &target),
             Request::Policy { name, timeslice_us, k } => {
                 self.policy(peer, name.as_deref(), timeslice_us, k, now)
             }
@@ -242,7 +245,7 @@ impl Service {
     }
 
     /// The processes of a target. Fails if the peer may not change one of them.
-    fn targets(&self, peer: Peer, target: &Target) -> Result<Vec<(ClientId, ProcessId)>, String> {
+    pub(super) fn targets(&self, peer: Peer, target: &Target) -> Result<Vec<(ClientId, ProcessId)>, String> {
         let mut targets = Vec::new();
         for session in self.sessions.iter() {
             let Some(joined) = session.process() else { continue };

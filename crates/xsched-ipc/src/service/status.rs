@@ -8,6 +8,7 @@ use xsched_core::{Nanos, ProcessId};
 use super::Service;
 use super::listings::MetricsView;
 use super::metrics_renderer::VisibleNames;
+use super::parking::parking_status;
 use super::peer::Peer;
 use super::session::{JoinedProcess, Session};
 use crate::protocol::{QueueStatus, Reply, Status, TaskStatus, UnscheduledProcess};
@@ -126,6 +127,7 @@ impl Service {
                 memory_bytes: report.memory.map(|memory| memory.used),
                 memory_peak_bytes: report.memory.map(|memory| memory.peak),
                 memory_limit_bytes: report.memory.and_then(|memory| memory.limit),
+                parking: report.parking.map(|parking| parking_status(task.process.id.0, &parking)),
             }
         }));
         status.queues.clear();
