@@ -10,6 +10,11 @@ pub(crate) fn unless_capturing<R>(work: impl FnOnce() -> R) -> Option<R> {
     CAPTURES.unless_capturing(work)
 }
 
+/// Whether any stream is being captured.
+pub(crate) fn is_active() -> bool {
+    CAPTURES.is_capturing()
+}
+
 /// Whether launches on this stream are recorded into a graph. Also true if the driver does not report it.
 pub(crate) fn is_captured(stream: Stream) -> bool {
     if !CAPTURES.is_capturing() {

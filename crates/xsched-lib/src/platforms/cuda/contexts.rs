@@ -7,18 +7,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use xsched_core::DeviceId;
 use xsched_interpose::run_isolated;
 
+use super::memory::{self, swap};
+use super::stop_words;
 use super::stream::device_with_ordinal;
 use super::vendor::{self, Code, Context};
-use super::{memory, stop_words};
 use crate::runtime::{Runtime, existing_runtime};
 
-/// The contexts that have scheduled streams, by address, each with its GPU.
+/// The contexts that have scheduled streams or memory that can be moved, by address, each with its GPU.
 fn contexts() -> MutexGuard<'static, Vec<(usize, DeviceId)>> {
     static CONTEXTS: Mutex<Vec<(usize, DeviceId)>> = Mutex::new(Vec::new());
     CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Records that a stream of this context is scheduled.
+/// Records that a stream of this context is scheduled, or that the context has memory that can be moved.
 pub(super) fn record(context: Context, device: DeviceId) {
     let mut contexts = contexts();
     if !contexts.contains(&(context.addr(), device)) {
@@ -26,9 +27,16 @@ pub(super) fn record(context: Context, device: DeviceId) {
     }
 }
 
+/// All of them, by address.
+pub(super) fn all() -> Vec<usize> {
+    contexts().iter().map(|(context, _)| *context).collect()
+}
+
 /// Calls `real`, which destroys a context.
 pub(super) fn destroy(real: impl FnOnce() -> Code, context: Context) -> Code {
-    memory::free_with_context(context.addr(), || around_destruction(real, || vec![context.addr()]))
+    swap::held(|| {
+        memory::free_with_context(context.addr(), || around_destruction(real, || vec![context.addr()]))
+    })
 }
 
 /// Calls `real`, which resets the primary context of a device. The driver does not report which context is the primary one,
@@ -36,14 +44,14 @@ pub(super) fn destroy(real: impl FnOnce() -> Code, context: Context) -> Code {
 /// launch.
 pub(super) fn reset_primary(real: impl FnOnce() -> Code, device: c_int) -> Code {
     let primary = memory::primary_context(device);
-    memory::free_with_context(primary, || around_destruction(real, || contexts_on(device)))
+    swap::held(|| memory::free_with_context(primary, || around_destruction(real, || contexts_on(device))))
 }
 
 /// Calls `real`, which releases the primary context of a device. Only the last release destroys the context, and whether it
 /// was the last is known only afterwards.
 pub(super) fn release_primary(real: impl FnOnce() -> Code, device: c_int) -> Code {
     let primary = memory::primary_context(device);
-    let code = real();
+    let code = swap::held(real);
     run_isolated(|| {
         if code == vendor::SUCCESS && !is_primary_active(device) {
             memory::freed_with_context(primary);

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::LIBRARY;
+use super::memory::swap;
 use super::vendor::{self, Code};
 use crate::loader::Hook;
 
@@ -48,6 +49,23 @@ fn find_hook(name: &CStr, version: c_int, flags: u64) -> Option<&'static Hook> {
         "cuArrayCreate" => "cuArrayCreate_v2",
         "cuCtxDestroy" => "cuCtxDestroy_v2",
         "cuCtxSynchronize" if version >= CUDA_13 => "cuCtxSynchronize_v2",
+        "cuGraphInstantiate" if version >= CUDA_12 => "cuGraphInstantiateWithFlags",
+        "cuGraphInstantiate" => "cuGraphInstantiate_v2",
+        "cuMemcpy3DBatchAsync" if version >= CUDA_13 => "cuMemcpy3DBatchAsync_v2",
+        "cuMemcpyBatchAsync" if version >= CUDA_13 => "cuMemcpyBatchAsync_v2",
+        "cuMemGetAddressRange" => "cuMemGetAddressRange_v2",
+        "cuMemcpyAtoD" => "cuMemcpyAtoD_v2",
+        "cuMemcpyDtoA" => "cuMemcpyDtoA_v2",
+        "cuMemcpyDtoD" => "cuMemcpyDtoD_v2",
+        "cuMemcpyDtoDAsync" => "cuMemcpyDtoDAsync_v2",
+        "cuMemsetD16" => "cuMemsetD16_v2",
+        "cuMemsetD2D16" => "cuMemsetD2D16_v2",
+        "cuMemsetD2D32" => "cuMemsetD2D32_v2",
+        "cuMemsetD2D8" => "cuMemsetD2D8_v2",
+        "cuMemsetD32" => "cuMemsetD32_v2",
+        "cuMemsetD8" => "cuMemsetD8_v2",
+        "cuTexRefSetAddress" => "cuTexRefSetAddress_v2",
+        "cuTexRefSetAddress2D" => "cuTexRefSetAddress2D_v3",
         "cuDevicePrimaryCtxRelease" => "cuDevicePrimaryCtxRelease_v2",
         "cuDevicePrimaryCtxReset" => "cuDevicePrimaryCtxReset_v2",
         "cuDeviceTotalMem" => "cuDeviceTotalMem_v2",
@@ -64,7 +82,6 @@ fn find_hook(name: &CStr, version: c_int, flags: u64) -> Option<&'static Hook> {
         "cuMemcpy3D" => "cuMemcpy3D_v2",
         "cuMemcpy3DAsync" => "cuMemcpy3DAsync_v2",
         "cuMemcpyAtoH" => "cuMemcpyAtoH_v2",
-        "cuMemcpyDtoD" => "cuMemcpyDtoD_v2",
         "cuMemcpyDtoH" => "cuMemcpyDtoH_v2",
         "cuMemcpyDtoHAsync" => "cuMemcpyDtoHAsync_v2",
         "cuMemcpyHtoA" => "cuMemcpyHtoA_v2",
@@ -82,11 +99,12 @@ fn find_hook(name: &CStr, version: c_int, flags: u64) -> Option<&'static Hook> {
             .to_str()
             .is_ok_and(|name| name.strip_suffix(suffix) == Some(form) || (suffix.is_empty() && name == form))
     };
-    let hooks = LIBRARY.hooks();
+    let for_swapping = if swap::calls::is_requested() { swap::calls::LIBRARY.hooks() } else { &[] };
+    let hooks = || LIBRARY.hooks().iter().chain(for_swapping);
     let is_per_thread = |hook: &&&Hook| has_suffix(hook, "_ptsz") || has_suffix(hook, "_ptds");
     let wants_per_thread = flags & PER_THREAD_FUNCTIONS != 0;
-    let per_thread = wants_per_thread.then(|| hooks.iter().find(is_per_thread)).flatten();
-    per_thread.or_else(|| hooks.iter().find(|hook| has_suffix(hook, ""))).copied()
+    let per_thread = wants_per_thread.then(|| hooks().find(is_per_thread)).flatten();
+    per_thread.or_else(|| hooks().find(|hook| has_suffix(hook, ""))).copied()
 }
 
 /// Whether the hook has the parameters of the function that the driver has found: the two forms of `cuCtxSynchronize` have different

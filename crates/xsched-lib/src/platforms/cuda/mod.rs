@@ -43,8 +43,9 @@ use crate::queue_hooks;
 use crate::runtime::{Runtime, runtime};
 use crate::tracked_queue::{ApiQueue, TrackedQueue};
 use look_up::get_proc_address;
-use memory::{arrays, graphs, physical, pools};
+use memory::{arrays, graphs, physical, pools, swap};
 use stream::{CudaStream, current_device};
+use swap::copies;
 use vendor::{
     AllocationProperties, ArrayShape, ArrayShape3D, Code, Context, IpcHandle, LEGACY, LaunchConfig,
     MemoryAccess, PER_THREAD, Stream,
@@ -59,10 +60,10 @@ static VENDOR: VendorIdentity = VendorIdentity {
 /// The platform, for the registry.
 pub(crate) static PLATFORM: Platform = Platform {
     vendor: &VENDOR,
-    hooks: &[&LIBRARY, &memory::nvml::LIBRARY],
+    hooks: &[&LIBRARY, &memory::nvml::LIBRARY, &swap::calls::IfRequested],
     bypasses_hook: None,
     observe_ioctl: Some(&IoctlObserver { before: None, after: resource_manager::watch_ioctl }),
-    at_exit: None,
+    at_exit: Some(swap::at_exit),
     #[cfg(test)]
     header: &api::HEADER,
 };
@@ -97,39 +98,39 @@ hooks! {
     fn cuEventQuery(event: *mut c_void) -> Code = |real, _| query_event(real);
     fn cuEventElapsedTime(milliseconds: *mut f32, from: *mut c_void, to: *mut c_void) -> Code = |real, _, _, _| query_event(real);
     fn cuEventElapsedTime_v2(milliseconds: *mut f32, from: *mut c_void, to: *mut c_void) -> Code = |real, _, _, _| query_event(real);
-    fn cuMemcpy(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
-    fn cuMemcpy_ptds(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
-    fn cuMemcpyDtoH_v2(to: *mut c_void, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
-    fn cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
-    fn cuMemcpyHtoD_v2(to: usize, from: *const c_void, size: usize) -> Code = |real, _, _, _| waits(real);
-    fn cuMemcpyHtoD_v2_ptds(to: usize, from: *const c_void, size: usize) -> Code = |real, _, _, _| waits(real);
-    fn cuMemcpyAsync(to: usize, from: usize, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
-    fn cuMemcpyAsync_ptsz(to: usize, from: usize, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
-    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: usize, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
-    fn cuMemcpyDtoHAsync_v2_ptsz(to: *mut c_void, from: usize, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
-    fn cuMemcpyHtoDAsync_v2(to: usize, from: *const c_void, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
-    fn cuMemcpyHtoDAsync_v2_ptsz(to: usize, from: *const c_void, size: usize, stream: Stream) -> Code = |real, _, _, _, _| waits(real);
-    fn cuMemcpyDtoD_v2(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
-    fn cuMemcpyDtoD_v2_ptds(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| after_wait(real);
-    fn cuMemcpyAtoH_v2(to: *mut c_void, array: usize, offset: usize, size: usize) -> Code = |real, _, _, _, _| after_wait(real);
-    fn cuMemcpyAtoH_v2_ptds(to: *mut c_void, array: usize, offset: usize, size: usize) -> Code = |real, _, _, _, _| after_wait(real);
-    fn cuMemcpyHtoA_v2(array: usize, offset: usize, from: *const c_void, size: usize) -> Code = |real, _, _, _, _| waits(real);
-    fn cuMemcpyHtoA_v2_ptds(array: usize, offset: usize, from: *const c_void, size: usize) -> Code = |real, _, _, _, _| waits(real);
-    fn cuMemcpyPeer(to: usize, into: Context, from: usize, out_of: Context, size: usize) -> Code = |real, _, _, _, _, _| after_wait(real);
+    fn cuMemcpy(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| copies(|| after_wait(real));
+    fn cuMemcpy_ptds(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| copies(|| after_wait(real));
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: usize, size: usize) -> Code = |real, _, _, _| copies(|| after_wait(real));
+    fn cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: usize, size: usize) -> Code = |real, _, _, _| copies(|| after_wait(real));
+    fn cuMemcpyHtoD_v2(to: usize, from: *const c_void, size: usize) -> Code = |real, _, _, _| copies(|| waits(real));
+    fn cuMemcpyHtoD_v2_ptds(to: usize, from: *const c_void, size: usize) -> Code = |real, _, _, _| copies(|| waits(real));
+    fn cuMemcpyAsync(to: usize, from: usize, size: usize, stream: Stream) -> Code = |real, _, _, _, _| copies(|| waits(real));
+    fn cuMemcpyAsync_ptsz(to: usize, from: usize, size: usize, stream: Stream) -> Code = |real, _, _, _, _| copies(|| waits(real));
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: usize, size: usize, stream: Stream) -> Code = |real, _, _, _, _| copies(|| waits(real));
+    fn cuMemcpyDtoHAsync_v2_ptsz(to: *mut c_void, from: usize, size: usize, stream: Stream) -> Code = |real, _, _, _, _| copies(|| waits(real));
+    fn cuMemcpyHtoDAsync_v2(to: usize, from: *const c_void, size: usize, stream: Stream) -> Code = |real, _, _, _, _| copies(|| waits(real));
+    fn cuMemcpyHtoDAsync_v2_ptsz(to: usize, from: *const c_void, size: usize, stream: Stream) -> Code = |real, _, _, _, _| copies(|| waits(real));
+    fn cuMemcpyDtoD_v2(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| copies(|| after_wait(real));
+    fn cuMemcpyDtoD_v2_ptds(to: usize, from: usize, size: usize) -> Code = |real, _, _, _| copies(|| after_wait(real));
+    fn cuMemcpyAtoH_v2(to: *mut c_void, array: usize, offset: usize, size: usize) -> Code = |real, _, _, _, _| copies(|| after_wait(real));
+    fn cuMemcpyAtoH_v2_ptds(to: *mut c_void, array: usize, offset: usize, size: usize) -> Code = |real, _, _, _, _| copies(|| after_wait(real));
+    fn cuMemcpyHtoA_v2(array: usize, offset: usize, from: *const c_void, size: usize) -> Code = |real, _, _, _, _| copies(|| waits(real));
+    fn cuMemcpyHtoA_v2_ptds(array: usize, offset: usize, from: *const c_void, size: usize) -> Code = |real, _, _, _, _| copies(|| waits(real));
+    fn cuMemcpyPeer(to: usize, into: Context, from: usize, out_of: Context, size: usize) -> Code = |real, _, _, _, _, _| copies(|| after_wait(real));
     fn cuMemcpyPeer_ptds(to: usize, into: Context, from: usize, out_of: Context, size: usize) -> Code
-        = |real, _, _, _, _, _| after_wait(real);
-    fn cuMemcpy2D_v2(copy: *const c_void) -> Code = |real, _| after_wait(real);
-    fn cuMemcpy2D_v2_ptds(copy: *const c_void) -> Code = |real, _| after_wait(real);
-    fn cuMemcpy2DUnaligned_v2(copy: *const c_void) -> Code = |real, _| after_wait(real);
-    fn cuMemcpy2DUnaligned_v2_ptds(copy: *const c_void) -> Code = |real, _| after_wait(real);
-    fn cuMemcpy2DAsync_v2(copy: *const c_void, stream: Stream) -> Code = |real, _, _| waits(real);
-    fn cuMemcpy2DAsync_v2_ptsz(copy: *const c_void, stream: Stream) -> Code = |real, _, _| waits(real);
-    fn cuMemcpy3D_v2(copy: *const c_void) -> Code = |real, _| after_wait(real);
-    fn cuMemcpy3D_v2_ptds(copy: *const c_void) -> Code = |real, _| after_wait(real);
-    fn cuMemcpy3DPeer(copy: *const c_void) -> Code = |real, _| after_wait(real);
-    fn cuMemcpy3DPeer_ptds(copy: *const c_void) -> Code = |real, _| after_wait(real);
-    fn cuMemcpy3DAsync_v2(copy: *const c_void, stream: Stream) -> Code = |real, _, _| waits(real);
-    fn cuMemcpy3DAsync_v2_ptsz(copy: *const c_void, stream: Stream) -> Code = |real, _, _| waits(real);
+        = |real, _, _, _, _, _| copies(|| after_wait(real));
+    fn cuMemcpy2D_v2(copy: *const c_void) -> Code = |real, _| copies(|| after_wait(real));
+    fn cuMemcpy2D_v2_ptds(copy: *const c_void) -> Code = |real, _| copies(|| after_wait(real));
+    fn cuMemcpy2DUnaligned_v2(copy: *const c_void) -> Code = |real, _| copies(|| after_wait(real));
+    fn cuMemcpy2DUnaligned_v2_ptds(copy: *const c_void) -> Code = |real, _| copies(|| after_wait(real));
+    fn cuMemcpy2DAsync_v2(copy: *const c_void, stream: Stream) -> Code = |real, _, _| copies(|| waits(real));
+    fn cuMemcpy2DAsync_v2_ptsz(copy: *const c_void, stream: Stream) -> Code = |real, _, _| copies(|| waits(real));
+    fn cuMemcpy3D_v2(copy: *const c_void) -> Code = |real, _| copies(|| after_wait(real));
+    fn cuMemcpy3D_v2_ptds(copy: *const c_void) -> Code = |real, _| copies(|| after_wait(real));
+    fn cuMemcpy3DPeer(copy: *const c_void) -> Code = |real, _| copies(|| after_wait(real));
+    fn cuMemcpy3DPeer_ptds(copy: *const c_void) -> Code = |real, _| copies(|| after_wait(real));
+    fn cuMemcpy3DAsync_v2(copy: *const c_void, stream: Stream) -> Code = |real, _, _| copies(|| waits(real));
+    fn cuMemcpy3DAsync_v2_ptsz(copy: *const c_void, stream: Stream) -> Code = |real, _, _| copies(|| waits(real));
     fn cuMemAllocHost_v2(address: *mut *mut c_void, bytes: usize) -> Code = |real, _, _| waits(real);
     fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint) -> Code = |real, _, _, _| waits(real);
     fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: c_uint) -> Code = |real, _, _, _| waits(real);
@@ -153,19 +154,20 @@ hooks! {
     fn cuStreamAddCallback_ptsz(stream: Stream, function: *mut c_void, data: *mut c_void, flags: c_uint) -> Code
         = |real, _, _, _, _| waits(real);
     fn cuStreamWriteValue32_v2(stream: Stream, address: u64, value: u32, flags: c_uint) -> Code
-        = |real, _, _, _, _| exposes(real, NotDeferred::HostMemory);
+        = |real, _, _, _, _| copies(|| exposes(real, NotDeferred::HostMemory));
     fn cuStreamWriteValue32_v2_ptsz(stream: Stream, address: u64, value: u32, flags: c_uint) -> Code
-        = |real, _, _, _, _| exposes(real, NotDeferred::HostMemory);
+        = |real, _, _, _, _| copies(|| exposes(real, NotDeferred::HostMemory));
     fn cuStreamWriteValue64_v2(stream: Stream, address: u64, value: u64, flags: c_uint) -> Code
-        = |real, _, _, _, _| exposes(real, NotDeferred::HostMemory);
+        = |real, _, _, _, _| copies(|| exposes(real, NotDeferred::HostMemory));
     fn cuStreamWriteValue64_v2_ptsz(stream: Stream, address: u64, value: u64, flags: c_uint) -> Code
-        = |real, _, _, _, _| exposes(real, NotDeferred::HostMemory);
+        = |real, _, _, _, _| copies(|| exposes(real, NotDeferred::HostMemory));
     fn cuStreamBatchMemOp_v2(stream: Stream, count: c_uint, operations: *mut c_void, flags: c_uint) -> Code
-        = |real, _, _, _, _| exposes(real, NotDeferred::HostMemory);
+        = |real, _, _, _, _| copies(|| exposes(real, NotDeferred::HostMemory));
     fn cuStreamBatchMemOp_v2_ptsz(stream: Stream, count: c_uint, operations: *mut c_void, flags: c_uint) -> Code
-        = |real, _, _, _, _| exposes(real, NotDeferred::HostMemory);
+        = |real, _, _, _, _| copies(|| exposes(real, NotDeferred::HostMemory));
     fn cuIpcGetEventHandle(handle: *mut c_void, event: *mut c_void) -> Code = |real, _, _| exposes(real, NotDeferred::Exported);
-    fn cuIpcGetMemHandle(handle: *mut c_void, address: usize) -> Code = |real, _, _| exposes(real, NotDeferred::Exported);
+    fn cuIpcGetMemHandle(handle: *mut c_void, address: usize) -> Code
+        = |real, _, address| swap::pointers::export(|| exposes(real, NotDeferred::Exported), address);
     fn cuIpcOpenEventHandle(event: *mut *mut c_void, handle: IpcHandle) -> Code = |real, _, _| exposes(real, NotDeferred::Exported);
     fn cuIpcOpenMemHandle(address: *mut usize, handle: IpcHandle, flags: c_uint) -> Code
         = |real, _, _, _| exposes(real, NotDeferred::Exported);
@@ -210,13 +212,12 @@ hooks! {
         = |real, _, _, _, _, _, _| waits(|| capture::begin(real));
     fn cuStreamEndCapture(stream: Stream, graph: *mut *mut c_void) -> Code = |real, _, _| capture::end(real);
     fn cuStreamEndCapture_ptsz(stream: Stream, graph: *mut *mut c_void) -> Code = |real, _, _| capture::end(real);
-    fn cuMemAlloc_v2(address: *mut usize, bytes: usize) -> Code
-        = |real, address, bytes| memory::allocate(|| waits(real), address, bytes);
+    fn cuMemAlloc_v2(address: *mut usize, bytes: usize) -> Code = swap::allocate;
     fn cuMemAllocManaged(address: *mut usize, bytes: usize, flags: c_uint) -> Code
-        = |real, address, bytes, _| memory::allocate(|| exposes(real, NotDeferred::HostMemory), address, bytes);
+        = |real, address, bytes, _| memory::allocate_managed(|| exposes(real, NotDeferred::HostMemory), address, bytes);
     fn cuMemAllocPitch_v2(address: *mut usize, pitch: *mut usize, width: usize, height: usize, element: c_uint) -> Code
-        = |real, address, pitch, width, height, _| memory::allocate_pitched(|| waits(real), address, pitch, width, height);
-    fn cuMemFree_v2(address: usize) -> Code = |real, address| memory::free(|| waits(real), address);
+        = |real, address, pitch, width, height, element| swap::allocate_pitched(|| waits(real), address, pitch, width, height, element);
+    fn cuMemFree_v2(address: usize) -> Code = swap::free;
     fn cuArrayCreate_v2(array: *mut usize, shape: *const ArrayShape) -> Code
         = |real, array, shape| arrays::create(|| waits(real), array, shape);
     fn cuArray3DCreate_v2(array: *mut usize, shape: *const ArrayShape3D) -> Code
@@ -228,7 +229,8 @@ hooks! {
     fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const AllocationProperties, flags: u64) -> Code
         = |real, handle, bytes, properties, _| physical::create(real, handle, bytes, properties);
     fn cuMemRelease(handle: u64) -> Code = physical::release;
-    fn cuMemRetainAllocationHandle(handle: *mut u64, address: usize) -> Code = physical::retain;
+    fn cuMemRetainAllocationHandle(handle: *mut u64, address: usize) -> Code
+        = |real, handle, address| swap::pointers::retain(|| physical::retain(real, handle, address), address);
     fn cuMemMap(address: usize, bytes: usize, offset: usize, handle: u64, flags: u64) -> Code
         = |real, address, bytes, _, handle, _| physical::map(real, address, bytes, handle);
     fn cuMemUnmap(address: usize, bytes: usize) -> Code = |real, address, bytes| physical::unmap(|| waits(real), address, bytes);
@@ -243,8 +245,8 @@ hooks! {
         = |real, _, bytes, pool, stream| pools::allocate(real, bytes, Some(pool), stream);
     fn cuMemAllocFromPoolAsync_ptsz(address: *mut usize, bytes: usize, pool: usize, stream: Stream) -> Code
         = |real, _, bytes, pool, stream| pools::allocate(real, bytes, Some(pool), stream);
-    fn cuMemFreeAsync(address: usize, stream: Stream) -> Code = |real, address, _| pools::free(real, address);
-    fn cuMemFreeAsync_ptsz(address: usize, stream: Stream) -> Code = |real, address, _| pools::free(real, address);
+    fn cuMemFreeAsync(address: usize, stream: Stream) -> Code = |real, address, _| swap::free_async(real, address);
+    fn cuMemFreeAsync_ptsz(address: usize, stream: Stream) -> Code = |real, address, _| swap::free_async(real, address);
     fn cuGraphAddMemAllocNode(node: *mut c_void, graph: *mut c_void, dependencies: *const c_void, count: usize, parameters: *mut c_void) -> Code
         = |real, _, _, _, _, _| graphs::add_allocation(real);
     fn cuDeviceGraphMemTrim(device: c_int) -> Code = |real, _| pools::trim(real);
@@ -287,16 +289,18 @@ pub(crate) fn current_context() -> Option<Context> {
 
 fn launch(real: impl FnOnce() -> Code, function: *mut c_void, stream: Stream, default: usize) -> Code {
     let Some(runtime) = runtime() else { return real() };
-    queue_hooks::forward_kernel(
-        real,
-        || kernel_name(function),
-        |call, name| {
-            let queue = queue_to_launch_on(runtime, stream, default);
-            if let Some(queue) = queue.as_ref().and_then(|queue| queue.scheduled()) {
-                queue.launch_kernel(call, name);
-            }
-        },
-    )
+    swap::held(|| {
+        queue_hooks::forward_kernel(
+            real,
+            || kernel_name(function),
+            |call, name| {
+                let queue = queue_to_launch_on(runtime, stream, default);
+                if let Some(queue) = queue.as_ref().and_then(|queue| queue.scheduled()) {
+                    queue.launch_kernel(call, name);
+                }
+            },
+        )
+    })
 }
 
 /// The name of a kernel that was launched, from drivers since version 12.3. A launch accepts handles of two kinds, and each has a function
@@ -316,11 +320,13 @@ fn kernel_name(function: *mut c_void) -> Option<KernelName> {
 
 fn launch_graph(real: impl FnOnce() -> Code, stream: Stream, default: usize) -> Code {
     let Some(runtime) = runtime() else { return real() };
-    forward_once(real, |call| {
-        let queue = queue_to_launch_on(runtime, stream, default);
-        if let Some(path) = queue.as_ref().and_then(|queue| queue.launch_path()) {
-            path.launch_large(call);
-        }
+    swap::held(|| {
+        forward_once(real, |call| {
+            let queue = queue_to_launch_on(runtime, stream, default);
+            if let Some(path) = queue.as_ref().and_then(|queue| queue.launch_path()) {
+                path.launch_large(call);
+            }
+        })
     })
 }
 

@@ -17,6 +17,12 @@ pub(crate) const NOT_INITIALIZED: Code = 3;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: Code = 2;
 
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(crate) const INVALID_VALUE: Code = 1;
+
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+pub(crate) const NOT_SUPPORTED: Code = 801;
+
 /// `CUDA_ERROR_NOT_READY`: what was queried has not completed.
 pub(crate) const NOT_READY: Code = 600;
 
@@ -58,6 +64,20 @@ functions! {
     fn cuMemHostRegister_v2(*mut c_void, usize, c_uint) -> Code = HOST_REGISTER;
     fn cuMemHostGetDevicePointer_v2(*mut u64, *mut c_void, c_uint) -> Code = HOST_DEVICE_POINTER;
     fn cuMemsetD32Async(u64, c_uint, usize, Stream) -> Code = MEMSET_32_ASYNC;
+    fn cuCtxSynchronize() -> Code = CTX_SYNCHRONIZE;
+    fn cuDeviceGetCount(*mut c_int) -> Code = DEVICE_COUNT;
+    fn cuMemGetAllocationGranularity(*mut usize, *const AllocationProperties, c_int) -> Code = GRANULARITY;
+    fn cuMemAddressReserve(*mut usize, usize, usize, usize, u64) -> Code = ADDRESS_RESERVE;
+    fn cuMemAddressFree(usize, usize) -> Code = ADDRESS_FREE;
+    fn cuMemCreate(*mut u64, usize, *const AllocationProperties, u64) -> Code = PHYSICAL_CREATE;
+    fn cuMemRelease(u64) -> Code = PHYSICAL_RELEASE;
+    fn cuMemMap(usize, usize, usize, u64, u64) -> Code = MAP;
+    fn cuMemUnmap(usize, usize) -> Code = UNMAP;
+    fn cuMemSetAccess(usize, usize, *const MemoryAccess, usize) -> Code = SET_ACCESS;
+    fn cuMemcpyDtoHAsync_v2(*mut c_void, usize, usize, Stream) -> Code = COPY_TO_HOST;
+    fn cuMemcpyHtoDAsync_v2(usize, *const c_void, usize, Stream) -> Code = COPY_TO_DEVICE;
+    fn cuStreamCreate(*mut Stream, c_uint) -> Code = STREAM_CREATE;
+    fn cuStreamDestroy_v2(Stream) -> Code = STREAM_DESTROY;
     fn cuStreamWriteValue32_v2(Stream, u64, u32, c_uint) -> Code = WRITE_VALUE;
     fn cuStreamWaitValue32_v2(Stream, u64, u32, c_uint) -> Code = WAIT_VALUE;
 }
@@ -85,21 +105,45 @@ pub(crate) struct Location {
     ordinal: c_int,
 }
 
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+const ON_DEVICE: c_int = 1;
+
 impl Location {
+    fn of_device(ordinal: c_int) -> Self {
+        Self { kind: ON_DEVICE, ordinal }
+    }
+
     /// The ordinal of the device; none for the host.
     pub(crate) fn device(self) -> Option<c_int> {
-        /// `CU_MEM_LOCATION_TYPE_DEVICE`.
-        const ON_DEVICE: c_int = 1;
         (self.kind == ON_DEVICE).then_some(self.ordinal)
     }
 }
 
-/// The beginning of `CUmemAllocationProp` and of `CUmemPoolProps`.
+/// `CUmemAllocationProp`; its first half is also the beginning of `CUmemPoolProps`.
 #[repr(C)]
 pub(crate) struct AllocationProperties {
     kind: c_int,
     handle_types: c_int,
     pub(crate) location: Location,
+    metadata: *mut c_void,
+    flags: [u8; 8],
+}
+
+const _: () = assert!(size_of::<AllocationProperties>() == 32);
+
+impl AllocationProperties {
+    /// Memory of a device.
+    pub(crate) fn on_device(device: c_int) -> Self {
+        /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
+        const PINNED: c_int = 1;
+        Self {
+            kind: PINNED,
+            handle_types: 0,
+            location: Location::of_device(device),
+            metadata: std::ptr::null_mut(),
+            flags: [0; 8],
+        }
+    }
 }
 
 /// `CUmemAccessDesc`.
@@ -107,6 +151,15 @@ pub(crate) struct AllocationProperties {
 pub(crate) struct MemoryAccess {
     pub(crate) location: Location,
     flags: c_int,
+}
+
+impl MemoryAccess {
+    /// A device may read and write.
+    pub(crate) fn read_write(device: c_int) -> Self {
+        /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+        const READ_WRITE: c_int = 3;
+        Self { location: Location::of_device(device), flags: READ_WRITE }
+    }
 }
 
 /// `CUipcMemHandle` and `CUipcEventHandle`.

@@ -2,7 +2,9 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::{Allocations, allocate_in, taken};
+use xsched_ipc::page::Staying;
+
+use super::{Allocations, allocate_in, swap, taken};
 use crate::platforms::cuda::vendor::{ArrayShape, ArrayShape3D, Code};
 
 static ARRAYS: Allocations = Allocations::new();
@@ -16,6 +18,7 @@ pub(in super::super) fn create(
     array: *mut usize,
     shape: *const ArrayShape,
 ) -> Code {
+    swap::stays(Staying::Arrays);
     // SAFETY: null, or the program passes a description to the driver, which reads it.
     let bytes = unsafe { shape.as_ref() }.map_or(0, |shape| {
         let ArrayShape { width, height, format, channels } = *shape;
@@ -32,6 +35,7 @@ pub(in super::super) fn create_levels(
     shape: *const ArrayShape3D,
     levels: c_uint,
 ) -> Code {
+    swap::stays(Staying::Arrays);
     // SAFETY: as above.
     let bytes = unsafe { shape.as_ref() }.map_or(0, |shape| bytes(shape, levels));
     // SAFETY: as above.

@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use xsched_interpose::run_isolated;
+use xsched_ipc::page::Staying;
 
-use super::Device;
 use super::reserves::{self, Holder};
+use super::{Device, swap};
 use crate::platforms::cuda::vendor::Code;
 
 /// A graph with an allocation node exists. Most programs have none, and launch their graphs without asking the driver.
@@ -14,6 +15,7 @@ static HAS_ALLOCATIONS: AtomicBool = AtomicBool::new(false);
 /// Calls `real`, which adds an allocation node to a graph.
 pub(in super::super) fn add_allocation(real: impl FnOnce() -> Code) -> Code {
     HAS_ALLOCATIONS.store(true, Ordering::Release);
+    swap::stays(Staying::Graphs);
     real()
 }
 

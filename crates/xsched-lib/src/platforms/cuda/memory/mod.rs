@@ -5,6 +5,7 @@
 //!
 //! * This file: memory by address. [`arrays`]: CUDA arrays. [`physical`]: memory that the program maps itself.
 //! * [`pools`], [`graphs`]: the driver reserves memory for these by itself, and is asked how much ([`reserves`]).
+//! * [`swap`]: memory that can be moved to the host and back.
 //! * [`nvml`]: the management library in the program's own process.
 //!
 //! Not counted: memory of another process (IPC handles, imported handles), memory of the host, and what the driver allocates
@@ -16,6 +17,7 @@ pub(super) mod nvml;
 pub(super) mod physical;
 pub(super) mod pools;
 pub(super) mod reserves;
+pub(super) mod swap;
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -23,6 +25,7 @@ use std::ffi::{c_int, c_void};
 use xsched_core::DeviceId;
 use xsched_interpose::run_isolated;
 use xsched_ipc::memory::OverLimit;
+use xsched_ipc::page::Staying;
 
 use super::contexts::is_primary_active;
 use super::current_context;
@@ -114,6 +117,12 @@ pub(super) fn allocate(real: impl FnOnce() -> Code, address: *mut usize, bytes: 
     allocate_in(&POINTERS, taken(bytes as u64), real, |_| unsafe { *address })
 }
 
+/// Calls `real`, which allocates managed memory.
+pub(super) fn allocate_managed(real: impl FnOnce() -> Code, address: *mut usize, bytes: usize) -> Code {
+    swap::stays(Staying::Managed);
+    allocate(real, address, bytes)
+}
+
 /// Calls `real`, which allocates rows whose distance it decides.
 pub(super) fn allocate_pitched(
     real: impl FnOnce() -> Code,
@@ -182,6 +191,9 @@ fn at_most(bytes: usize, limit: u64) -> usize {
 /// Calls `real`, which destroys a context with its memory.
 pub(super) fn free_with_context(context: usize, real: impl FnOnce() -> Code) -> Code {
     let code = POINTERS.free_owned_by(context, || arrays::free_with_context(context, real));
+    if code == vendor::SUCCESS {
+        run_isolated(|| swap::free_with_context(context));
+    }
     reserves::refresh_if_used();
     code
 }
@@ -189,6 +201,7 @@ pub(super) fn free_with_context(context: usize, real: impl FnOnce() -> Code) -> 
 /// The driver has destroyed a context with its memory.
 pub(super) fn freed_with_context(context: usize) {
     POINTERS.release_owned_by(context);
+    swap::free_with_context(context);
     arrays::freed_with_context(context);
     reserves::refresh_if_used();
 }

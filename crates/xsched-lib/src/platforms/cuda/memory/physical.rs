@@ -7,8 +7,9 @@ use std::sync::Arc;
 use xsched_core::{DeviceId, NotDeferred};
 use xsched_interpose::run_isolated;
 use xsched_ipc::memory::OverLimit;
+use xsched_ipc::page::Staying;
 
-use super::Device;
+use super::{Device, swap};
 use crate::allocations::{PerProcess, Reservation};
 use crate::deferral::exposes;
 use crate::platforms::cuda::stream::device_with_ordinal;
@@ -64,6 +65,7 @@ pub(in super::super) fn create(
     bytes: usize,
     properties: *const AllocationProperties,
 ) -> Code {
+    swap::stays(Staying::Mapped);
     let mut reserved: Result<_, OverLimit> = Ok(None);
     run_isolated(|| {
         // SAFETY: null, or the program passes properties to the driver, which reads them.

@@ -2,9 +2,10 @@
 //! available to others either.
 
 use xsched_interpose::run_isolated;
+use xsched_ipc::page::Staying;
 
 use super::reserves::{self, Holder};
-use super::{Device, PAGE, POINTERS};
+use super::{Device, PAGE, POINTERS, swap};
 use crate::allocations::Capacity;
 use crate::platforms::cuda::vendor::{self, AllocationProperties, Code, PER_THREAD, Stream};
 use crate::platforms::cuda::{capture, context_of, stream::with_current};
@@ -60,6 +61,7 @@ pub(in super::super) fn allocate(
     pool: Option<usize>,
     stream: Stream,
 ) -> Code {
+    swap::stays(Staying::Pools);
     if capture::is_captured(stream) {
         // The graph allocates when it is launched.
         return super::graphs::add_allocation(real);
