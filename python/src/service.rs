@@ -125,6 +125,8 @@ fn as_dict<'py>(py: Python<'py>, task: &TaskStatus) -> PyResult<Bound<'py, PyDic
     dict.set_item("memory_bytes", task.memory_bytes)?;
     dict.set_item("memory_peak_bytes", task.memory_peak_bytes)?;
     dict.set_item("memory_limit_bytes", task.memory_limit_bytes)?;
+    dict.set_item("memory_movable_bytes", task.parking.as_ref().map(|parking| parking.movable_bytes))?;
+    dict.set_item("memory_moved_bytes", task.parking.as_ref().map(|parking| parking.moved_bytes))?;
     Ok(dict)
 }
 

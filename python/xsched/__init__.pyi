@@ -126,7 +126,7 @@ class Task:
     share: int
     deadline_us: Union[int, None]
     laxity_us: Union[int, None]
-    state: Literal["idle", "running", "held", "suspended", "stalled"]
+    state: Literal["idle", "running", "held", "suspended", "stalled", "parked"]
     kind: Union[Literal["sync_bound", "host_bound", "gpu_bound"], None]
     queues: int
     launches: int
@@ -143,6 +143,8 @@ class Task:
     memory_bytes: Union[int, None]
     memory_peak_bytes: Union[int, None]
     memory_limit_bytes: Union[int, None]
+    memory_movable_bytes: Union[int, None]
+    memory_moved_bytes: Union[int, None]
 
 @dataclass(frozen=True)
 class Policy:

@@ -52,6 +52,10 @@ pub(crate) fn examples(command: &str) -> &'static [Example] {
             ("xsched serve --replace", "Replace the running service, also one that hangs"),
             ("xsched serve --metrics 127.0.0.1:9400", "Also serve metrics for Prometheus"),
         ],
+        "park" => {
+            &[("xsched park trainer", "Give the device memory of the programs named trainer to others")]
+        }
+        "unpark" => &[("xsched unpark trainer", "Bring it back; the programs run when it is there")],
         "stop" => &[("xsched stop", "Shut the service down; scheduled programs continue unscheduled")],
         "ps" => &[
             ("xsched ps", "List the tasks"),

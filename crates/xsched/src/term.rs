@@ -137,12 +137,16 @@ pub(crate) fn duration(us: u64) -> String {
     }
 }
 
-/// The device memory of a task, and its limit: `1.5G/20G`, `512M`.
+/// The device memory of a task, its limit, and how much is in memory of the host: `1.5G/20G`, `512M`, `4G (3G out)`.
 pub(crate) fn memory(task: &TaskStatus) -> String {
-    match (task.memory_bytes, task.memory_limit_bytes) {
+    let text = match (task.memory_bytes, task.memory_limit_bytes) {
         (Some(used), Some(limit)) => format!("{}/{}", format_size(used), format_size(limit)),
         (Some(used), None) => format_size(used),
         (None, _) => NO_VALUE.to_owned(),
+    };
+    match task.parking.as_ref().map_or(0, |parking| parking.moved_bytes) {
+        0 => text,
+        moved => format!("{text} ({} out)", format_size(moved)),
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod doctor;
 pub(crate) mod grant;
 pub(crate) mod grants;
 pub(crate) mod manual;
+pub(crate) mod park;
 pub(crate) mod policy;
 pub(crate) mod ps;
 pub(crate) mod revoke;

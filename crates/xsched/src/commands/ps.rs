@@ -19,8 +19,9 @@ use crate::users;
 /// List the tasks that are being scheduled.
 ///
 /// A task is all queues of one process on one device, or one queue with hints of its own. STATE is idle, running, held
-/// (it has work, and the scheduler keeps it from running), suspended (by request) or stalled (its process does not run: it
-/// was stopped or frozen, or is in a debugger; no other task is held for it). UTIL is the utilization: the part of
+/// (it has work, and the scheduler keeps it from running), suspended (by request), stalled (its process does not run: it
+/// was stopped or frozen, or is in a debugger; no other task is held for it) or parked (its device memory is in memory of the host, or
+/// is moving). UTIL is the utilization: the part of
 /// the sample during which the task had its device, with a ~ if it is an estimate because the task is alone on its device. HELD is the part of the sample during which it was held. PREEMPT counts how
 /// often it was preempted since it appeared. P99 WAIT is the 99th percentile of the time its work waited for the device.
 /// LAUNCH/S is counted only while several tasks use the device. LEVEL is the preemption level: 1 holds launches, 2 also stops
@@ -28,7 +29,8 @@ use crate::users;
 /// of its work), host-bound (the device is idle for most of the time from its first launch until it waits) or GPU-bound. WASTED is the part
 /// of the sample during which the task had work and was allowed to run, and the device had none of its work.
 /// USER is shown if the tasks belong to several users, and JOB, the job that is held and resumed as a whole, if some task has one. MEM is the
-/// device memory that the process has allocated on the device, if some task has any, and the limit after a slash. A narrow terminal shows
+/// device memory that the process has allocated on the device, if some task has any, and the limit after a slash; what is in memory of the
+/// host is in parentheses. A narrow terminal shows
 /// fewer columns.
 #[derive(clap::Args)]
 pub(crate) struct Args {

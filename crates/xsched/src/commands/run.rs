@@ -12,7 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
-use xsched_core::{Deadline, Laxity, LevelRequest, Limit, Nanos, Priority, Share};
+use xsched_core::{Deadline, Laxity, LevelRequest, Limit, Nanos, Priority, Share, parse_size};
 use xsched_ipc::environment::{Environment, name, parse_slack, validate_name};
 use xsched_ipc::memory::MemoryLimit;
 
@@ -70,6 +70,15 @@ pub(crate) struct Args {
     /// allocations fail as if the device were full, and the program sees a device of this size.
     #[arg(short, long, value_name = "SIZE", allow_hyphen_values = true, value_parser = str::parse::<MemoryLimit>)]
     memory: Option<MemoryLimit>,
+
+    /// Back the device memory of the program so that it can be moved to the host and back, by `xsched park` and `xsched unpark`.
+    #[arg(long)]
+    swap: bool,
+
+    /// Memory of the host that may hold the device memory of the program, such as 20G. Default: it grows by at most half of what is
+    /// available.
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, requires = "swap", value_parser = parse_size)]
+    swap_limit: Option<u64>,
 
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
@@ -173,6 +182,8 @@ fn set_environment(command: &mut Command, args: &Args) {
     set(name::NAME, args.name.clone());
     set(name::JOB, args.job.clone());
     set(name::MEMORY, args.memory.map(|limit| limit.to_string()));
+    set(name::SWAP, args.swap.then(|| "1".to_owned()));
+    set(name::SWAP_LIMIT, args.swap_limit.map(|bytes| bytes.to_string()));
 }
 
 /// Has the limit of device memory count for the program and its children together. A nested `xsched run` without a limit of its own

@@ -85,7 +85,7 @@ impl Timeline {
             let known = self.task(task.task);
             known.activity = Activity {
                 has_work: task.state != TaskState::Idle,
-                held: matches!(task.state, TaskState::Held | TaskState::Suspended),
+                held: matches!(task.state, TaskState::Held | TaskState::Suspended | TaskState::Parked),
                 stalled: task.state == TaskState::Stalled,
                 since: status.now_ns,
             };

@@ -104,7 +104,7 @@ impl<W: Write> Converter<W> {
                 let track = Track { pid: task.pid, task: task.task };
                 converter.file.instant(track, &grant_text(grant, &task.labels), 0)?;
             }
-            let held = matches!(task.state, TaskState::Held | TaskState::Suspended);
+            let held = matches!(task.state, TaskState::Held | TaskState::Suspended | TaskState::Parked);
             converter.change(task.task, Change::HasWork(task.state != TaskState::Idle))?;
             converter.change(task.task, Change::Held(held))?;
             converter.change(task.task, Change::Stalled(task.state == TaskState::Stalled))?;

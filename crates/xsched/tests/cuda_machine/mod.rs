@@ -8,7 +8,7 @@ use crate::environment::TestEnvironment;
 
 /// The programs: name, source, and how the program finds the driver's functions (0: linked, 1: `dlsym`, 2:
 /// `cuGetProcAddress`).
-const PROGRAMS: [(&str, &str, u32); 23] = [
+const PROGRAMS: [(&str, &str, u32); 26] = [
     ("semantics", "semantics", 0),
     ("semantics-dlsym", "semantics", 1),
     ("semantics-look-up", "semantics", 2),
@@ -29,6 +29,9 @@ const PROGRAMS: [(&str, &str, u32); 23] = [
     ("long", "long", 0),
     ("reader", "reader", 0),
     ("streams", "streams", 0),
+    ("swap", "swap", 0),
+    ("swap-dlsym", "swap", 1),
+    ("swap-look-up", "swap", 2),
     ("threads", "threads", 0),
     ("two", "two", 0),
     ("waits", "waits", 0),

@@ -8,7 +8,7 @@ const MIN_PRIORITY = "-255";
 // Arrow keys change the slider by 1 each: the value is sent when no key was pressed for this long.
 const SLIDER_DELAY_MS = 400;
 const MIN_BARS = 8;
-const STATES = { idle: "idle", running: "running", held: "held", suspended: "suspended", stalled: "stalled" };
+const STATES = { idle: "idle", running: "running", held: "held", suspended: "suspended", stalled: "stalled", parked: "parked" };
 
 // A row of the table. `change` sends a change of the task, `ask` asks the user for a number.
 class Row {

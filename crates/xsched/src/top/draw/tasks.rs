@@ -252,7 +252,9 @@ fn cell<'a>(screen: &Screen, task: &TaskStatus, device: usize, column: Column, w
     let style = match (column, task.state) {
         (State, TaskState::Running) => Style::new().fg(colours::GREEN),
         (State, TaskState::Held) => Style::new().fg(colours::OCHRE),
-        (State, TaskState::Suspended | TaskState::Stalled) => Style::new().fg(colours::RED),
+        (State, TaskState::Suspended | TaskState::Stalled | TaskState::Parked) => {
+            Style::new().fg(colours::RED)
+        }
         (Mark | Spark, _) => Style::new().fg(screen.colours.of(task.task)),
         _ => Style::new(),
     };
