@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILT = os.environ["BUILT"]
 with open(os.path.join(ROOT, "Cargo.toml")) as manifest:
     VERSION = re.search(r'^version = "([^"]+)"', manifest.read(), re.MULTILINE).group(1)
-COMMANDS = {"run", "serve", "stop", "ps", "top", "dashboard", "set", "suspend", "resume", "policy", "grant", "grants", "revoke", "trace", "doctor", "config", "demo", "simulate", "bench"}
+COMMANDS = {"run", "serve", "stop", "ps", "top", "dashboard", "set", "suspend", "resume", "park", "unpark", "policy", "grant", "grants", "revoke", "trace", "doctor", "config", "demo", "simulate", "bench"}
 LINKS = ["preempt", "halcuda", "halhip", "halopencl", "hallevelzero", "halascend", "halcudla", "halvpi", "halcorex", "shimcuda", "shimhip", "shimopencl", "shimlevelzero", "shimascend", "shimcudla", "shimvpi", "shimcorex"]
 # In a directory that the loader does not search by itself.
 STUBS = {"libcuda.so.1", "libOpenCL.so.1", "libamdhip64.so.5", "libamdhip64.so.6", "libamdhip64.so.7"}
