@@ -94,7 +94,7 @@ class Installed(unittest.TestCase):
         script = os.path.join(prefix, "share/bash-completion/completions/xsched")
         offered = self.run_checked("bash", "-c", f'. "{script}"; COMP_WORDS=(xsched p); COMP_CWORD=1; _xsched xsched p xsched; '
                             'echo "${COMPREPLY[@]}"').split()
-        self.assertEqual(offered, ["ps", "policy"])
+        self.assertEqual(offered, ["ps", "park", "policy"])
 
     def test_make_uninstall_removes_every_installed_file(self):
         prefix = os.path.join(self.root, "prefix")
