@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use xsched_core::{DeviceId, Nanos};
 use xsched_ipc::memory::MemoryLimit;
-use xsched_ipc::protocol::{HintRequest, Reply, Request, Status, Target, TaskStatus};
+use xsched_ipc::protocol::{HintRequest, ParkingStatus, Reply, Request, Status, Target, TaskStatus};
 use xsched_ipc::socket;
 use xsched_ipc::tool::{ToolConnection, ToolError};
 use xsched_policy::{POLICIES, PolicyInfo};
@@ -125,8 +125,20 @@ fn as_dict<'py>(py: Python<'py>, task: &TaskStatus) -> PyResult<Bound<'py, PyDic
     dict.set_item("memory_bytes", task.memory_bytes)?;
     dict.set_item("memory_peak_bytes", task.memory_peak_bytes)?;
     dict.set_item("memory_limit_bytes", task.memory_limit_bytes)?;
-    dict.set_item("memory_movable_bytes", task.parking.as_ref().map(|parking| parking.movable_bytes))?;
-    dict.set_item("memory_moved_bytes", task.parking.as_ref().map(|parking| parking.moved_bytes))?;
+    dict.set_item("parking", task.parking.as_ref().map(|parking| parking_as_dict(py, parking)).transpose()?)?;
+    Ok(dict)
+}
+
+fn parking_as_dict<'py>(py: Python<'py>, parking: &ParkingStatus) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("pid", parking.pid)?;
+    dict.set_item("is_parked", parking.is_parked)?;
+    dict.set_item("is_settled", parking.is_settled)?;
+    dict.set_item("movable_bytes", parking.movable_bytes)?;
+    dict.set_item("moved_bytes", parking.moved_bytes)?;
+    dict.set_item("held_threads", parking.held_threads)?;
+    dict.set_item("stays", &parking.stays)?;
+    dict.set_item("failure", &parking.failure)?;
     Ok(dict)
 }
 

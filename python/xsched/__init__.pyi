@@ -143,8 +143,7 @@ class Task:
     memory_bytes: Union[int, None]
     memory_peak_bytes: Union[int, None]
     memory_limit_bytes: Union[int, None]
-    memory_movable_bytes: Union[int, None]
-    memory_moved_bytes: Union[int, None]
+    parking: Union[dict[str, Any], None]
 
 @dataclass(frozen=True)
 class Policy:

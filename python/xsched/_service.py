@@ -42,8 +42,7 @@ class Task:
     memory_bytes: int | None
     memory_peak_bytes: int | None
     memory_limit_bytes: int | None
-    memory_movable_bytes: int | None
-    memory_moved_bytes: int | None
+    parking: dict | None
 
 
 @dataclass(frozen=True)
