@@ -8,7 +8,7 @@ use std::time::Duration;
 use ratatui::crossterm::event;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What [`Input::wait`] found.
+/// What [`Keyboard::wait`] found.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Input {
     None,
