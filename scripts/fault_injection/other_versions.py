@@ -2,12 +2,15 @@
 import contextlib
 import json
 import os
+import re
 import socket
 import threading
 
-from .machine import Failure
+from .machine import ROOT, Failure
 
 MAX_PACKET_SIZE = 64 * 1024
+# That of the service.
+PROTOCOL = int(re.search(r"^pub const PROTOCOL: u32 = (\d+);", (ROOT / "crates/xsched-ipc/src/protocol.rs").read_text(), re.MULTILINE)[1])
 
 
 def join_request(protocol):
@@ -16,7 +19,7 @@ def join_request(protocol):
 
 def join(path, rng):
     """Connects as a client of another version, and sends what such a client may send. Returns a description. The connection is closed."""
-    protocol = rng.choice([0, 1, 2, 4, 99, 2**32 - 1])
+    protocol = rng.choice([0, 1, PROTOCOL - 1, PROTOCOL + 1, 99, 2**32 - 1])
     messages = [join_request(protocol), {"request": "join", "args": {"protocol": protocol}}, {"request": "teleport", "args": {}}, {"request": "hint", "args": {"color": 1}}, [], "x"]
     sent = [rng.choice(messages) for _ in range(rng.randint(1, 5))]
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
